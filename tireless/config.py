@@ -1,0 +1,496 @@
+"""tireless.toml and the environment -> one frozen, validated `Config`.
+
+Every key has a default that works; etc/tireless.toml lists them all (a test holds it to this module). An
+unknown key or a bad value is a `ConfigError` that names the file, the key, the value and the way out.
+Secrets are never written in the file: `*_env` names an environment variable, `*_file` a file that holds one.
+They are read when the configuration is loaded, so that a bad one is known at start and at HUP, not at night.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tomllib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from tireless.entities import AgentKind, Forge, TirelessError
+from tireless.labels import LabelProtocol
+from tireless.routing import RoutingTable
+
+DEFAULT_PATHS = ("tireless.toml", "/etc/tireless/tireless.toml")
+
+
+class ConfigError(TirelessError):
+    """The configuration cannot be used; the text says where and what to do. Exit code 78."""
+
+
+class Secret:
+    """A value that does not show itself: not in repr, str, a traceback or a log line."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self._value == other._value
+
+    def __hash__(self) -> int:
+        return hash(self._value)
+
+
+class SandboxMode(StrEnum):
+    AUTO = "auto"
+    BWRAP = "bwrap"
+    NONE = "none"
+
+
+class Network(StrEnum):
+    ON = "on"
+    OFF = "off"
+
+
+class ChildPolicy(StrEnum):
+    """What becomes of the issues that a plan proposes."""
+
+    OPT_IN = "opt_in"  # opted in at once, where they depend on no other child
+    PROPOSE = "propose"  # a person sets the label
+
+
+class CommentPolicy(StrEnum):
+    """Whose comments on the issue reach the prompt."""
+
+    NONE = "none"
+    AUTHOR = "author"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseConfig:
+    url: str | None = None  # none at all: an embedded Postgres under state_dir
+    url_env: str | None = "TIRELESS_DATABASE_URL"
+    url_file: Path | None = None
+    connect_timeout_seconds: int = 5
+    start_timeout_seconds: int = 60  # how long a start waits for the database before exit code 69
+    postgres_version: int = 18  # of the embedded server
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseConfig:
+    """The claim's lease. A runner that cannot renew kills its agent `margin_seconds` before the lease ends."""
+
+    seconds: float = 600.0
+    renew_seconds: float = 60.0
+    margin_seconds: float = 60.0
+    max_attempts: int = 3
+    backoff_seconds: float = 30.0  # before the second attempt; doubled for each further one, up to an hour
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisorConfig:
+    drain_seconds: float = 3600.0  # how long a drain waits for running agents before it cuts them off
+    stop_grace_seconds: float = 5.0  # from TERM to KILL, for agents and children
+    beat_seconds: float = 120.0  # a child silent for longer is aborted and replaced
+    ready_seconds: float = 60.0  # a child not ready by then is killed and replaced
+    restart_delay_seconds: float = 1.0  # first; doubled for each quick death, up to a minute
+    crash_loop_limit: int = 5  # quick deaths in a row that trip a lane
+    healthy_seconds: float = 60.0  # a child that lived this long did not die quickly
+
+
+@dataclass(frozen=True, slots=True)
+class PollerConfig:
+    interval_seconds: int = 60  # the default of `repo add`
+    threads: int = 4
+    wake_seconds: float = 15.0  # the longest time between two looks at rows when no notification comes
+    full_sweep_seconds: float = 3600.0
+    keep_days: int = 90  # finished jobs, events and writes are pruned after this
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerConfig:
+    wake_seconds: float = 15.0  # the longest time between two looks at the queue when no notification comes
+    keep_workspace_days: float = 3.0  # of a finished job, for a look and for the next job of that issue
+    git_timeout_seconds: float = 900.0
+    verify_timeout_seconds: float = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxConfig:
+    mode: SandboxMode = SandboxMode.AUTO
+    network: Network = Network.ON
+    read_only: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
+    memory_mb: int | None = None
+    processes: int | None = 2048
+    file_mb: int | None = 4096
+    user: str | None = None  # the account that agents run as without bubblewrap when tireless itself is root
+
+
+@dataclass(frozen=True, slots=True)
+class LaneConfig:
+    """One lane on this host. `cap` is global and lives in the lane's row: it is written when the row is first
+    made, and when a reload brings another value than before; tireless-ctl may change it in between."""
+
+    enabled: bool = True
+    cap: int = 2
+    runners: int | None = None  # processes on this host; none: as many as `cap`
+    command: tuple[str, ...] = ()  # none: the CLI's own name, found on PATH
+    model: str | None = None
+    max_turns: int | None = None
+    max_budget_usd: float | None = None
+    stall_seconds: float = 900.0  # no event for this long ends the run
+    wall_seconds: float = 7200.0
+    transcript_mb: int = 64
+    env: Mapping[str, str] = field(default_factory=dict)  # as written
+    env_from: tuple[str, ...] = ()  # names passed through from tireless's own environment: keys, base URLs
+    append_prompt: str | None = None
+
+    @property
+    def processes(self) -> int:
+        return 0 if not self.enabled else self.runners if self.runners is not None else self.cap
+
+
+@dataclass(frozen=True, slots=True)
+class GitConfig:
+    author_name: str = "tireless"
+    author_email: str = "tireless@localhost"
+    branch_prefix: str = "tireless/issue-"
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryConfig:
+    draft: bool = True
+    plan_children: ChildPolicy = ChildPolicy.PROPOSE
+    max_children: int = 20
+    discover_cooldown_seconds: float = 20 * 3600.0
+    proposed_label: str = "tireless/proposed"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptConfig:
+    comments: CommentPolicy = CommentPolicy.AUTHOR
+    max_chars: int = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class WebConfig:
+    listen: str | None = None  # "127.0.0.1:8421"; none: no status page
+
+
+@dataclass(frozen=True, slots=True)
+class ForgeConfig:
+    """One forge instance. `api_url` only where it is not the forge's usual place under https://host."""
+
+    kind: Forge
+    host: str
+    api_url: str | None = None
+    token_env: str | None = None
+    token_file: Path | None = None
+    git_user: str = "x-access-token"  # the user name that goes with the token in git's basic authentication
+    token: Secret | None = None  # read from token_env or token_file; not a key of the file
+    ca_file: Path | None = None
+
+    @property
+    def base_url(self) -> str:
+        """Where the API is, without a slash at the end."""
+        if self.api_url is not None:
+            return self.api_url.rstrip("/")
+        if self.kind is Forge.GITHUB:
+            return "https://api.github.com" if self.host == "github.com" else f"https://{self.host}/api/v3"
+        return f"https://{self.host}/api/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    path: Path | None = None  # where it was read; not a key of the file
+    host: str = field(default_factory=socket.gethostname)  # this machine's name among those on one database
+    state_dir: Path = Path("/var/lib/tireless")
+    log_level: str = "info"
+    database: DatabaseConfig = field(default_factory=DatabaseConfig)
+    lease: LeaseConfig = field(default_factory=LeaseConfig)
+    supervisor: SupervisorConfig = field(default_factory=SupervisorConfig)
+    poller: PollerConfig = field(default_factory=PollerConfig)
+    runner: RunnerConfig = field(default_factory=RunnerConfig)
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    labels: LabelProtocol = field(default_factory=LabelProtocol)
+    routing: RoutingTable = field(default_factory=RoutingTable)
+    git: GitConfig = field(default_factory=GitConfig)
+    delivery: DeliveryConfig = field(default_factory=DeliveryConfig)
+    prompt: PromptConfig = field(default_factory=PromptConfig)
+    web: WebConfig = field(default_factory=WebConfig)
+    lane: Mapping[AgentKind, LaneConfig] = field(
+        default_factory=lambda: {kind: LaneConfig() for kind in AgentKind}
+    )
+    forge: tuple[ForgeConfig, ...] = ()
+
+    def forge_for(self, forge: Forge, host: str) -> ForgeConfig:
+        for entry in self.forge:
+            if entry.kind is forge and entry.host.casefold() == host.casefold():
+                return entry
+        where = self.path or "the configuration"
+        raise ConfigError(
+            f'{where} has no [[forge]] entry with kind = "{forge}" and host = "{host}"; add one with its token'
+        )
+
+    def secrets(self) -> tuple[str, ...]:
+        """Every secret value that this configuration holds, for the redactor."""
+        found = [entry.token.reveal() for entry in self.forge if entry.token is not None]
+        if self.database.url and "@" in self.database.url:
+            found.append(self.database.url)
+        return tuple(found)
+
+
+_NOT_KEYS = {(Config, "path"), (ForgeConfig, "token")}
+_FORGE_DEFAULT_GIT_USER = {Forge.GITHUB: "x-access-token"}
+
+
+def load(path: Path | None, environ: Mapping[str, str]) -> Config:
+    """Read and check the configuration. ConfigError names file, key, value and the way out.
+
+    Without `path`: $TIRELESS_CONFIG, then ./tireless.toml, then /etc/tireless/tireless.toml, then defaults.
+    """
+    found = _find(path, environ)
+    table: dict[str, Any] = {}
+    if found is not None:
+        try:
+            table = tomllib.loads(found.read_text("utf-8"))
+        except OSError as e:
+            raise ConfigError(f"{found}: cannot be read: {e.strerror}") from e
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+            raise ConfigError(f"{found}: is not TOML: {e}") from e
+    config = parse(table, found)
+    return _with_secrets(config, environ)
+
+
+def parse(table: Mapping[str, Any], path: Path | None) -> Config:
+    """The table of a file -> Config, without reading any secret; pure."""
+    where = str(path) if path is not None else "configuration"
+    config: Config = _build(Config, table, where, "")
+    config = replace(config, path=path)
+    _check(config, where)
+    return config
+
+
+def _find(path: Path | None, environ: Mapping[str, str]) -> Path | None:
+    if path is not None:
+        return path
+    if environ.get("TIRELESS_CONFIG"):
+        return Path(environ["TIRELESS_CONFIG"])
+    return next((Path(p) for p in DEFAULT_PATHS if Path(p).is_file()), None)
+
+
+def _build(cls: Any, table: Any, where: str, prefix: str) -> Any:
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where}: {prefix.rstrip('.')} is {table!r}; it is a table of keys")
+    hints = typing.get_type_hints(cls)
+    known = {f.name: f for f in fields(cls) if (cls, f.name) not in _NOT_KEYS}
+    for key in table:
+        if key not in known:
+            raise ConfigError(f"{where}: unknown key {prefix}{key}{_suggest(key, known)}")
+    values: dict[str, Any] = {}
+    for name, f in known.items():
+        if name in table:
+            values[name] = _convert(hints[name], table[name], where, f"{prefix}{name}")
+        elif f.default is MISSING and f.default_factory is MISSING:
+            raise ConfigError(f"{where}: {prefix}{name} is missing")
+    try:
+        return cls(**values)
+    except ValueError as e:  # a dataclass that checks itself, such as LabelProtocol
+        raise ConfigError(f"{where}: {e}") from e
+
+
+def _suggest(key: str, known: Mapping[str, Any]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(key, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; known here: {', '.join(sorted(known))}"
+
+
+def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
+    origin = typing.get_origin(hint)
+    args = typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        inner = [a for a in args if a is not type(None)]
+        return _convert(inner[0], value, where, key)
+    if is_dataclass(hint):
+        return _build(hint, value, where, f"{key}.")
+    if origin is tuple:
+        return _convert_list(args[0], value, where, key)
+    if origin is not None and issubclass(origin, Mapping):
+        return _convert_table(args, value, where, key)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        try:
+            return hint(value)
+        except ValueError:
+            raise ConfigError(
+                f"{where}: {key} is {value!r}; it is one of {', '.join(repr(str(m)) for m in hint)}"
+            ) from None
+    return _convert_scalar(hint, value, where, key)
+
+
+def _convert_list(item: Any, value: Any, where: str, key: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise ConfigError(f"{where}: {key} is {value!r}; it is a list")
+    return tuple(_convert(item, v, where, f"{key}[{i}]") for i, v in enumerate(value))
+
+
+def _convert_table(args: tuple[Any, ...], value: Any, where: str, key: str) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where}: {key} is {value!r}; it is a table")
+    result = {
+        _convert(args[0], k, where, key): _convert(args[1], v, where, f"{key}.{k}") for k, v in value.items()
+    }
+    if args[0] is AgentKind:
+        return {kind: result.get(kind, LaneConfig()) for kind in AgentKind}
+    return result
+
+
+_SCALARS: dict[Any, tuple[tuple[type, ...], str]] = {
+    str: ((str,), "a string"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    bool: ((bool,), "true or false"),
+    Path: ((str,), "a path, as a string"),
+}
+
+
+def _convert_scalar(hint: Any, value: Any, where: str, key: str) -> Any:
+    allowed, what = _SCALARS[hint]
+    if not isinstance(value, allowed) or (isinstance(value, bool) and hint is not bool):
+        raise ConfigError(f"{where}: {key} is {value!r}; it is {what}")
+    if hint is Path:
+        return Path(str(value)).expanduser()
+    return hint(value)
+
+
+def _check(config: Config, where: str) -> None:
+    """The rules between keys, and the ranges. Each message says what to set."""
+
+    def demand(ok: bool, key: str, value: object, rule: str) -> None:
+        if not ok:
+            raise ConfigError(f"{where}: {key} is {value!r}; {rule}")
+
+    lease = config.lease
+    demand(lease.seconds > 0, "lease.seconds", lease.seconds, "set it above 0")
+    demand(lease.max_attempts >= 1, "lease.max_attempts", lease.max_attempts, "set it to 1 or more")
+    demand(
+        lease.renew_seconds > 0 and lease.renew_seconds + lease.margin_seconds < lease.seconds,
+        "lease.renew_seconds",
+        lease.renew_seconds,
+        f"with lease.margin_seconds {lease.margin_seconds} it must stay below lease.seconds {lease.seconds}",
+    )
+    demand(
+        config.log_level in ("debug", "info", "warning", "error"),
+        "log_level",
+        config.log_level,
+        "set it to debug, info, warning or error",
+    )
+    demand(config.state_dir.is_absolute(), "state_dir", str(config.state_dir), "give an absolute path")
+    demand(bool(config.host.strip()), "host", config.host, "give this machine a name of its own")
+    demand(config.poller.threads >= 1, "poller.threads", config.poller.threads, "set it to 1 or more")
+    demand(
+        config.poller.interval_seconds >= 5,
+        "poller.interval_seconds",
+        config.poller.interval_seconds,
+        "set it to 5 or more",
+    )
+    demand(
+        config.database.postgres_version in (16, 18),
+        "database.postgres_version",
+        config.database.postgres_version,
+        "the embedded server comes as 16 and 18",
+    )
+    for kind, lane in config.lane.items():
+        demand(0 <= lane.cap <= 1000, f"lane.{kind}.cap", lane.cap, "set it between 0 and 1000")
+        demand(
+            lane.runners is None or 0 <= lane.runners <= 200,
+            f"lane.{kind}.runners",
+            lane.runners,
+            "set it between 0 and 200",
+        )
+        for key in ("stall_seconds", "wall_seconds", "transcript_mb"):
+            demand(getattr(lane, key) > 0, f"lane.{kind}.{key}", getattr(lane, key), "set it above 0")
+    _check_forges(config, where, demand)
+
+
+def _check_forges(config: Config, where: str, demand: Any) -> None:
+    seen: set[tuple[Forge, str]] = set()
+    for i, entry in enumerate(config.forge):
+        identity = (entry.kind, entry.host.casefold())
+        demand(identity not in seen, f"forge[{i}].host", entry.host, "this forge instance is listed twice")
+        seen.add(identity)
+        demand(
+            bool(entry.host) and "/" not in entry.host and "@" not in entry.host,
+            f"forge[{i}].host",
+            entry.host,
+            "give a host name, with a port if it has one, without a scheme or path",
+        )
+        if entry.api_url is not None:
+            demand(
+                entry.api_url.startswith(("https://", "http://")) and "@" not in entry.api_url,
+                f"forge[{i}].api_url",
+                entry.api_url,
+                "give a URL with http or https and no user in it",
+            )
+        demand(
+            (entry.token_env is None) != (entry.token_file is None),
+            f"forge[{i}]",
+            entry.host,
+            "name its token with exactly one of token_env and token_file",
+        )
+
+
+def _with_secrets(config: Config, environ: Mapping[str, str]) -> Config:
+    where = str(config.path) if config.path is not None else "configuration"
+    forges = tuple(
+        replace(
+            entry,
+            token=Secret(_read_secret(environ, entry.token_env, entry.token_file, where, f"forge[{i}].token")),
+        )
+        for i, entry in enumerate(config.forge)
+    )
+    database = config.database
+    if database.url is None:
+        if database.url_file is not None:
+            url = _read_secret(environ, None, database.url_file, where, "database.url")
+            database = replace(database, url=url)
+        elif database.url_env is not None and environ.get(database.url_env):
+            database = replace(database, url=environ[database.url_env])
+    return replace(config, forge=forges, database=database)
+
+
+def _read_secret(environ: Mapping[str, str], env: str | None, file: Path | None, where: str, key: str) -> str:
+    if env is not None:
+        value = environ.get(env, "").strip()
+        if not value:
+            raise ConfigError(f"{where}: {key}_env names ${env}, which is not set; export it")
+        return value
+    assert file is not None
+    try:
+        value = file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise ConfigError(f"{where}: {key}_file {file} cannot be read: {e}") from e
+    if not value:
+        raise ConfigError(f"{where}: {key}_file {file} is empty")
+    return value
+
+
+def agent_environment(lane: LaneConfig, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the lane's configuration names for its agent, and nothing else (AGENT_CLIS.md, rule 8)."""
+    source = os.environ if environ is None else environ
+    passed = {name: source[name] for name in lane.env_from if name in source}
+    return {**passed, **lane.env}
