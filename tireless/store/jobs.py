@@ -1,0 +1,399 @@
+"""Jobs: enqueue, claim, transitions under the fence, sweep, cancel. Nothing here reads a label of a forge to
+decide about a claim, a transition or the sweep; only `enqueue` and `reroute`, which the poller calls, do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+import psycopg
+
+from tireless.entities import (
+    AgentKind,
+    Claim,
+    ClaimLost,
+    EventKind,
+    IllegalTransition,
+    Issue,
+    IssueRef,
+    Job,
+    JobEvent,
+    JobKind,
+    JobState,
+    NewWrite,
+    Phase,
+    RepoRef,
+    TrackedRepo,
+)
+from tireless.labels import LabelProtocol
+from tireless.routing import RoutingTable, job_kind_for, lane_for
+from tireless.store import decode, writes
+from tireless.store.queries import Connection, row, rows, run
+
+_CLAIM_TRIES = 5
+
+
+class Verdict(StrEnum):
+    """What enqueue made of an issue."""
+
+    ENQUEUED = "enqueued"
+    LIVE = "live"  # it has a live job
+    WRITE_WAITING = "write_waiting"
+    WRITE_REFUSED = "write_refused"
+    STALE = "stale"  # the list was read before the last job ended; the next poll tells
+    COOLING = "cooling"
+    CLOSED = "closed"  # withdrawn work, whatever it is labelled
+    NOT_OPTED_IN = "not_opted_in"
+    PULL_REQUEST = "pull_request"
+
+
+def enqueue(
+    conn: Connection,
+    repo_id: int | None,
+    repo: RepoRef,
+    issues: Sequence[Issue],
+    *,
+    labels: LabelProtocol,
+    routing: RoutingTable,
+    listed_at: datetime | None = None,
+    max_attempts: int = 3,
+    cooldown_seconds: float = 0.0,
+    actor: str = "poller",
+) -> dict[int, Verdict]:
+    """Queue a job for each issue that asks for one; what became of each, by number.
+
+    This is the last gate before work exists, so it checks the opt-in and the issue's state itself. `listed_at`
+    is the database's time from before the forge was asked (take_due gives it); an issue whose last job ended
+    later is left for the next poll.
+    """
+    verdicts: dict[int, Verdict] = {}
+    asked: list[tuple[int, str, JobKind, AgentKind, AgentKind]] = []
+    for issue in issues:
+        kind = job_kind_for(issue.labels, labels)
+        if not issue.is_open:
+            verdicts[issue.ref.number] = Verdict.CLOSED
+        elif issue.is_pull_request:
+            verdicts[issue.ref.number] = Verdict.PULL_REQUEST
+        elif kind is None:
+            verdicts[issue.ref.number] = Verdict.NOT_OPTED_IN
+        else:
+            own = lane_for(kind, False, issue.labels, labels, routing)
+            child = lane_for(kind, True, issue.labels, labels, routing)
+            asked.append((issue.ref.number, issue.title[:500], kind, own, child))
+    if asked:
+        numbers, titles, kinds, lanes, child_lanes = zip(*asked, strict=True)
+        params = {
+            "repo_id": repo_id,
+            **repo_params(repo),
+            "numbers": list(numbers),
+            "titles": list(titles),
+            "kinds": list(kinds),
+            "lanes": list(lanes),
+            "child_lanes": list(child_lanes),
+            "listed_at": listed_at,
+            "max_attempts": max_attempts,
+            "cooldown": f"{cooldown_seconds} seconds",
+            "actor": actor,
+        }
+        verdicts.update({r["number"]: Verdict(r["verdict"]) for r in rows(conn, "enqueue", params)})
+    return verdicts
+
+
+def claim_next(
+    conn: Connection, worker: str, lanes: Sequence[AgentKind], *, lease_seconds: float
+) -> Claim | None:
+    """Claim the next job of these lanes, oldest first within a priority; None if nothing may start.
+
+    With no lane allowed nothing is asked: it would be a round trip to be told nothing. Two claimers that pick the
+    same slot number of one repository's own limit are told apart by a unique index; the loser looks again.
+    """
+    if not lanes:
+        return None
+    params = {"worker": worker, "lanes": list(lanes), "lease": f"{lease_seconds} seconds"}
+    for _ in range(_CLAIM_TRIES):
+        try:
+            found = row(conn, "claim_next", params)
+        except psycopg.errors.UniqueViolation:
+            continue
+        if found is None:
+            return None
+        return Claim(decode.job(found), worker, found["claim_seq"])
+    return None
+
+
+def transition(
+    conn: Connection,
+    claim: Claim,
+    to: JobState,
+    *,
+    phase: Phase | None = None,
+    error: str | None = None,
+    clear_error: bool = False,
+    keep_attempt: bool = False,
+    delay_seconds: float = 0.0,
+    event: EventKind | None = None,
+    detail: dict[str, Any] | None = None,
+) -> Job:
+    """Move a held job. Raises ClaimLost if the claim is no longer ours, IllegalTransition if it has ended.
+
+    `keep_attempt` gives the attempt of this claim back (a drain, a hold, a lost database burn none); `delay_seconds`
+    is the backoff of a job that returns to pending.
+    """
+    if to is JobState.CLAIMED:
+        raise IllegalTransition(claim.job.id, claim.job.state, to)
+    params = {
+        **fence(claim),
+        "to": to,
+        "phase": phase,
+        "set_error": error is not None or clear_error,
+        "error": error,
+        "keep_attempt": keep_attempt,
+        "delay": f"{delay_seconds} seconds",
+        "event": event or _EVENT_OF.get(to, EventKind.FINISHED),
+        "detail": json.dumps(detail or ({"why": error} if error else {})),
+    }
+    moved = row(conn, "transition", params)
+    if moved is None:
+        raise _refused(conn, claim, to)
+    return decode.job(moved)
+
+
+_EVENT_OF = {JobState.RUNNING: EventKind.STARTED, JobState.PENDING: EventKind.REQUEUED}
+
+
+def finish(
+    conn: Connection, claim: Claim, to: JobState, new_writes: Sequence[NewWrite], *, error: str | None = None
+) -> Job:
+    """End a job and queue what the forge is to be told, in one transaction."""
+    with conn.transaction():
+        job = transition(conn, claim, to, phase=Phase.DONE, error=error, clear_error=error is None)
+        writes.add(conn, job, new_writes)
+    return job
+
+
+def advance(
+    conn: Connection,
+    claim: Claim,
+    phase: Phase | None = None,
+    *,
+    branch: str | None = None,
+    base_commit: str | None = None,
+    head_commit: str | None = None,
+    result: dict[str, Any] | None = None,
+) -> Job:
+    """Record that the phases before `phase` are complete, or a fact. ClaimLost if the claim is no longer ours."""
+    params = {
+        **fence(claim),
+        "phase": phase,
+        "branch": branch,
+        "base_commit": base_commit,
+        "head_commit": head_commit,
+        "result": json.dumps(result) if result is not None else None,
+    }
+    moved = row(conn, "advance", params)
+    if moved is None:
+        raise _refused(conn, claim, JobState.RUNNING)
+    return decode.job(moved)
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    cancel_requested: bool
+    cancel_reason: str | None
+
+
+def renew_claim(conn: Connection, claim: Claim, *, lease_seconds: float) -> Renewal | None:
+    """Push the lease out, for who still holds the claim; None if it is lost."""
+    found = row(conn, "renew_claim", {**fence(claim), "lease": f"{lease_seconds} seconds"})
+    if found is None:
+        return None
+    return Renewal(found["cancel_requested_at"] is not None, found["cancel_reason"])
+
+
+WritesFor = Callable[[Job], Sequence[NewWrite]]
+
+
+def expire_stale_claims(
+    conn: Connection, *, writes_for: WritesFor, backoff_seconds: float = 30.0, actor: str = "sweep"
+) -> list[Job]:
+    """Take back what is held past its lease; the jobs, as they are now (pending, or failed at their last attempt)."""
+    return _take_back(
+        conn,
+        None,
+        "claim lease expired",
+        EventKind.LEASE_EXPIRED,
+        writes_for=writes_for,
+        backoff_seconds=backoff_seconds,
+        actor=actor,
+    )
+
+
+def release_claims(
+    conn: Connection,
+    workers: Sequence[str],
+    why: str,
+    *,
+    writes_for: WritesFor,
+    backoff_seconds: float = 30.0,
+    actor: str = "supervisor",
+) -> list[Job]:
+    """Take back what dead workers held, at once. Call it only when nothing of theirs runs any more."""
+    return _take_back(
+        conn,
+        list(workers),
+        why,
+        EventKind.RELEASED,
+        writes_for=writes_for,
+        backoff_seconds=backoff_seconds,
+        actor=actor,
+    )
+
+
+def _take_back(
+    conn: Connection,
+    workers: list[str] | None,
+    why: str,
+    event: EventKind,
+    *,
+    writes_for: WritesFor,
+    backoff_seconds: float,
+    actor: str,
+) -> list[Job]:
+    params = {"workers": workers, "why": why, "event": event, "backoff": backoff_seconds, "actor": actor}
+    with conn.transaction():
+        jobs = [decode.job(r) for r in rows(conn, "expire_stale_claims", params)]
+        for job in jobs:
+            if job.state.terminal:
+                writes.add(conn, job, writes_for(job))
+    return jobs
+
+
+def cancel(
+    conn: Connection, jobs: Sequence[UUID], reason: str, *, writes_for: WritesFor, actor: str
+) -> list[Job]:
+    """Withdraw jobs: pending ones end as abandoned, held ones are asked to stop. The ones it changed."""
+    with conn.transaction():
+        moved = [
+            decode.job(r)
+            for r in rows(conn, "request_cancel", {"jobs": list(jobs), "reason": reason, "actor": actor})
+        ]
+        for job in moved:
+            if job.state.terminal:
+                writes.add(conn, job, writes_for(job))
+    return moved
+
+
+def live_jobs_of_repo(conn: Connection, repo: TrackedRepo) -> list[Job]:
+    return [decode.job(r) for r in rows(conn, "live_jobs_of_repo", {"repo_id": repo.id})]
+
+
+def refresh_lanes(
+    conn: Connection,
+    live: Sequence[Job],
+    issues: Sequence[Issue],
+    *,
+    labels: LabelProtocol,
+    routing: RoutingTable,
+    actor: str = "poller",
+) -> int:
+    """Let changed labels reach live jobs; how many moved. History is never re-routed."""
+    by_number = {issue.ref.number: issue for issue in issues}
+    asked: list[tuple[UUID, JobKind, AgentKind]] = []
+    for job in live:
+        issue = by_number.get(job.issue.number)
+        if issue is None:
+            continue
+        unbegun = job.state is JobState.PENDING and job.attempts == 0
+        kind = (job_kind_for(issue.labels, labels) or job.kind) if unbegun else job.kind
+        lane = lane_for(kind, job.parent_job_id is not None, issue.labels, labels, routing)
+        if lane is not job.lane or kind is not job.kind:
+            asked.append((job.id, kind, lane))
+    if not asked:
+        return 0
+    ids, kinds, lanes = zip(*asked, strict=True)
+    params = {"jobs": list(ids), "kinds": list(kinds), "lanes": list(lanes), "actor": actor}
+    return len(rows(conn, "reroute", params))
+
+
+def last_finished_at(conn: Connection, issue: IssueRef, kind: JobKind) -> datetime | None:
+    """When the last delivered job of this kind on the issue ended; the discovery cooldown goes by it."""
+    params = {**repo_params(issue.repo_ref), "number": issue.number, "kind": kind}
+    found = row(conn, "last_finished_at", params)
+    return found["last"] if found else None
+
+
+def get(conn: Connection, job_id: UUID) -> Job | None:
+    found = row(conn, "get_job", {"id": job_id})
+    return decode.job(found) if found else None
+
+
+def find(
+    conn: Connection,
+    *,
+    states: Sequence[JobState] | None = None,
+    lane: AgentKind | None = None,
+    owner: str | None = None,
+    repo: str | None = None,
+    number: int | None = None,
+    id_prefix: str | None = None,
+    limit: int = 50,
+) -> list[Job]:
+    """Jobs, newest first."""
+    params = {
+        "states": list(states) if states is not None else None,
+        "lane": lane,
+        "owner": owner,
+        "repo": repo,
+        "number": number,
+        "id_prefix": id_prefix,
+        "limit": limit,
+    }
+    return [decode.job(r) for r in rows(conn, "find_jobs", params)]
+
+
+def events(conn: Connection, job_id: UUID, after: int = 0) -> list[JobEvent]:
+    return [decode.event(r) for r in rows(conn, "job_events", {"job": job_id, "after": after})]
+
+
+def add_event(
+    conn: Connection, job_id: UUID, kind: EventKind, actor: str, detail: dict[str, Any] | None = None
+) -> None:
+    run(conn, "add_event", {"job": job_id, "kind": kind, "actor": actor, "detail": json.dumps(detail or {})})
+
+
+def set_pull_request(conn: Connection, job_id: UUID, number: int, url: str) -> None:
+    run(conn, "set_pull_request", {"job": job_id, "number": number, "url": url})
+
+
+def counts(conn: Connection) -> dict[JobState, int]:
+    found: dict[JobState, int] = {}
+    for r in rows(conn, "job_counts"):
+        state = JobState(r["state"])
+        found[state] = found.get(state, 0) + r["n"]
+    return found
+
+
+def prune(conn: Connection, keep_days: float) -> int:
+    return run(conn, "prune", {"keep": f"{keep_days} days"})
+
+
+def fence(claim: Claim) -> dict[str, Any]:
+    """What every write of a claim's holder must match in the row."""
+    return {"job": claim.job.id, "worker": claim.worker, "seq": claim.seq}
+
+
+def repo_params(repo: RepoRef) -> dict[str, Any]:
+    return {"forge": repo.forge, "host": repo.host, "owner": repo.owner, "repo": repo.repo}
+
+
+def _refused(conn: Connection, claim: Claim, to: JobState) -> Exception:
+    """Why a fenced write matched no row."""
+    job = get(conn, claim.job.id)
+    if job is None or job.state.terminal:
+        return IllegalTransition(claim.job.id, job.state if job else None, to)
+    return ClaimLost(claim.job.id, claim.worker, claim.seq)

@@ -1,0 +1,180 @@
+"""LISTEN: a hint that there is something to look at, never the reason to believe that there is not.
+
+A `Listener` holds one connection of its own. `wait` returns when a notification is there or the time is up;
+whoever waits looks at the rows in either case, so a lost notification costs one wait. It heals itself:
+
+- After each (re)connect it checks itself by a round trip: a notification that it sends to a channel of its own
+  must come back. Behind a transaction-mode pooler it does not; that is said once, and the listener then only
+  sleeps, so that its owner polls.
+- A connection that breaks is dropped and opened again, with a jittered pause that grows; `wait` returns at once
+  after each reconnect, since anything may have happened meanwhile.
+- A half-open connection shows at the owner's next query on it: `connection()` lends it out for the look at the
+  rows, and the timeouts of store.connection end a look into nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import select
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import psycopg
+from psycopg import sql
+
+from tireless.store.connection import connect, is_outage
+from tireless.store.queries import Connection
+
+log = logging.getLogger(__name__)
+
+_CHECK_SECONDS = 5.0
+
+
+def lane_channel(lane: str) -> str:
+    return f"tireless_lane_{lane}"
+
+
+CANCEL_CHANNEL = "tireless_cancel"
+POLL_CHANNEL = "tireless_poll"
+
+# Sleeps for so many seconds or until one of the descriptors is readable; returns those that are.
+Wait = Callable[[float, Sequence[int]], Sequence[int]]
+
+
+def plain_wait(seconds: float, fds: Sequence[int]) -> Sequence[int]:
+    return select.select(list(fds), [], [], max(seconds, 0))[0]
+
+
+class Listener:
+    """One connection that listens. For a single thread. `url` as for store.connection.connect."""
+
+    def __init__(
+        self,
+        url: str,
+        channels: Sequence[str],
+        *,
+        timeout: float = 5,
+        wait: Wait = plain_wait,
+        name: str = "tireless",
+    ) -> None:
+        self._url = url
+        self._channels = tuple(channels)
+        self._timeout = timeout
+        self._wait = wait
+        self._name = name
+        self._conn: Connection | None = None
+        self._hears = False  # whether notifications arrive, by the self-check
+        self._said_deaf = False
+        self._said_down = False
+        self._failures = 0
+        self._retry_at = 0.0
+
+    @property
+    def hears(self) -> bool:
+        """Whether notifications get through; without, the owner lives by its poll interval."""
+        return self._hears
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a notification, at most so long. True: one came, or the connection is new; look at once."""
+        deadline = time.monotonic() + seconds
+        if self._conn is None or self._conn.closed:
+            pause = self._retry_at - time.monotonic()
+            if pause > 0:
+                self._wait(min(pause, seconds), ())
+                return False
+            return self._reconnect()
+        if not self._hears:
+            self._wait(seconds, ())
+            return False
+        try:
+            return self._hear(deadline)
+        except psycopg.Error as e:
+            if not is_outage(e):
+                raise
+            self._lost(e)
+            return False
+
+    def _hear(self, deadline: float) -> bool:
+        conn = self._conn
+        assert conn is not None
+        if self._drain(conn):
+            return True
+        # One sleep: the owner's wait ends it for reasons of its own too (a signal), and then wants to know.
+        if conn.fileno() in self._wait(max(deadline - time.monotonic(), 0), (conn.fileno(),)):
+            return self._drain(conn)
+        return False
+
+    @staticmethod
+    def _drain(conn: Connection) -> bool:
+        return bool(list(conn.notifies(timeout=0)))
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """The listening connection, for the look at the rows: an outage met on it is also the listener's."""
+        if self._conn is None or self._conn.closed:
+            self._open()
+        assert self._conn is not None
+        try:
+            yield self._conn
+        except psycopg.Error as e:
+            if is_outage(e) or self._conn.broken:
+                self._lost(e)
+            raise
+
+    def close(self) -> None:
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            with contextlib.suppress(psycopg.Error):
+                conn.close()
+
+    def _reconnect(self) -> bool:
+        try:
+            self._open()
+        except psycopg.Error as e:
+            if not is_outage(e):
+                raise
+            self._lost(e)
+            return False
+        return True
+
+    def _open(self) -> None:
+        conn = connect(self._url, timeout=self._timeout, name=self._name)
+        try:
+            self._hears = self._listen(conn)
+        except BaseException:
+            conn.close()
+            raise
+        self._conn = conn
+        self._failures = 0
+        if self._said_down:
+            log.warning("listening again channels=%s", ",".join(self._channels))
+        self._said_down = False
+
+    def _listen(self, conn: Connection) -> bool:
+        own = f"tireless_check_{random.getrandbits(48):x}"
+        try:
+            for channel in (*self._channels, own):
+                conn.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+            with connect(self._url, timeout=self._timeout, name=self._name) as other:
+                other.execute("select pg_notify(%s, '')", (own,))
+            heard = any(n.channel == own for n in conn.notifies(timeout=_CHECK_SECONDS, stop_after=1))
+            conn.execute(sql.SQL("unlisten {}").format(sql.Identifier(own)))
+        except psycopg.errors.FeatureNotSupported as e:
+            heard, reason = False, str(e)
+        else:
+            reason = "a notification to itself did not come back; a pooler in transaction mode does that"
+        if not heard and not self._said_deaf:
+            log.warning("notifications do not arrive, polling instead why=%s", " ".join(reason.split()))
+            self._said_deaf = True
+        return heard
+
+    def _lost(self, error: BaseException) -> None:
+        self.close()
+        self._failures += 1
+        pause = min(0.2 * 2 ** min(self._failures, 6), 10.0) * random.uniform(0.5, 1.0)
+        self._retry_at = time.monotonic() + pause
+        if not self._said_down:
+            log.warning("listening connection lost, reconnecting error=%s", " ".join(str(error).split())[:300])
+            self._said_down = True

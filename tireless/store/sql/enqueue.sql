@@ -1,0 +1,64 @@
+-- One round trip for a whole sweep of one repository. Skipped, each for a reason of its own:
+--   a live job (the partial unique index says so), a forge write still waiting or an opt-in label that the forge
+--   would not take off (an agent must not repeat finished work), a list that was read before the last job's
+--   end or its last write (the label in it may be the old one), a survey that ran within its cooldown.
+with found as (
+    select *
+      from unnest(%(numbers)s::bigint[], %(titles)s::text[], %(kinds)s::text[],
+                  %(lanes)s::text[], %(child_lanes)s::text[])
+        as f (number, title, kind, lane, child_lane)
+), judged as (
+    select f.*, c.parent_job_id,
+           exists (select from forge_write w
+                    where w.forge = %(forge)s and lower(w.host) = lower(%(host)s)
+                      and lower(w.owner) = lower(%(owner)s) and lower(w.repo) = lower(%(repo)s)
+                      and w.number = f.number and w.state = 'waiting') as write_waiting,
+           exists (select from forge_write w
+                    where w.forge = %(forge)s and lower(w.host) = lower(%(host)s)
+                      and lower(w.owner) = lower(%(owner)s) and lower(w.repo) = lower(%(repo)s)
+                      and w.number = f.number and w.state = 'refused' and w.op = 'remove_label') as write_refused,
+           exists (select from job j
+                    where j.forge = %(forge)s and lower(j.host) = lower(%(host)s)
+                      and lower(j.owner) = lower(%(owner)s) and lower(j.repo) = lower(%(repo)s)
+                      and j.number = f.number
+                      and (j.finished_at >= %(listed_at)s
+                           or exists (select from forge_write w
+                                       where w.job_id = j.id and w.done_at >= %(listed_at)s))) as stale,
+           f.kind = 'discover' and exists (
+               select from job j
+                where j.forge = %(forge)s and lower(j.host) = lower(%(host)s)
+                  and lower(j.owner) = lower(%(owner)s) and lower(j.repo) = lower(%(repo)s)
+                  and j.number = f.number and j.kind = 'discover' and j.state = 'delivered'
+                  and j.finished_at > tireless_now() - %(cooldown)s::interval) as cooling
+      from found f
+      left join child_issue c
+        on c.forge = %(forge)s and lower(c.host) = lower(%(host)s) and lower(c.owner) = lower(%(owner)s)
+       and lower(c.repo) = lower(%(repo)s) and c.number = f.number
+), added as (
+    insert into job (repo_id, forge, host, owner, repo, number, title, kind, lane, parent_job_id, max_attempts,
+                     run_at, created_at, updated_at)
+    select %(repo_id)s, %(forge)s, %(host)s, %(owner)s, %(repo)s, number, title, kind,
+           case when parent_job_id is null then lane else child_lane end,
+           parent_job_id, %(max_attempts)s, tireless_now(), tireless_now(), tireless_now()
+      from judged
+     where not (write_waiting or write_refused or stale or cooling)
+     order by number
+        on conflict do nothing
+    returning id, number, lane
+), noted as (
+    insert into job_event (job_id, at, kind, actor, detail)
+    select id, tireless_now(), 'enqueued', %(actor)s, jsonb_build_object('lane', lane) from added
+), told as (
+    select count(pg_notify('tireless_lane_' || lane, '')) from (select distinct lane from added) as lanes
+)
+select judged.number, added.id as job_id,
+       case when added.id is not null then 'enqueued'
+            when write_waiting then 'write_waiting'
+            when write_refused then 'write_refused'
+            when stale then 'stale'
+            when cooling then 'cooling'
+            else 'live' end as verdict
+  from judged
+  left join added on added.number = judged.number
+  cross join told
+ order by judged.number

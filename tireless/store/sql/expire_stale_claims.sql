@@ -1,0 +1,42 @@
+-- The sweep, and the release of a dead worker's claims: both take a job away from who no longer works it.
+-- A job that has used up its attempts is failed instead of queued again. Rows locked by a completion that is
+-- under way are skipped: that completion, or the next sweep, is right about them.
+with stale as (
+    select id
+      from job
+     where state in ('claimed', 'running')
+       and case when %(workers)s::text[] is null
+                then claim_expires_at < tireless_now()
+                else claimed_by = any(%(workers)s::text[]) end
+       for update skip locked
+), moved as (
+    update job
+       set state = case when job.attempts >= job.max_attempts then 'failed' else 'pending' end,
+           finished_at = case when job.attempts >= job.max_attempts then tireless_now() end,
+           run_at = tireless_now()
+                    + least(%(backoff)s * power(2, greatest(job.attempts - 1, 0)), 3600) * interval '1 second'
+                    * case when job.attempts <= 1 then 0 else 1 end,
+           claimed_by = null, claim_expires_at = null, claimed_lane = null, slot = null, repo_slot = null,
+           last_error = case when job.attempts >= job.max_attempts
+                             then format('gave up after %%s attempts; the last: %%s', job.attempts, %(why)s::text)
+                             else %(why)s end,
+           updated_at = tireless_now()
+      from stale
+     where job.id = stale.id
+    returning job.*
+), freed as (
+    update lane_slot s
+       set job_id = null
+      from moved
+     where s.job_id = moved.id
+    returning s.lane
+), noted as (
+    insert into job_event (job_id, at, kind, actor, detail)
+    select id, tireless_now(), %(event)s, %(actor)s,
+           jsonb_build_object('why', %(why)s::text, 'seq', claim_seq, 'attempt', attempts, 'state', state)
+      from moved
+), told as (
+    select count(pg_notify('tireless_lane_' || lane, '')) as n
+      from (select lane from freed union select lane from moved where state = 'pending') as lanes
+)
+select moved.* from moved cross join told

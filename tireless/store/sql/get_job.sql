@@ -1,0 +1,1 @@
+select * from job where id = %(id)s

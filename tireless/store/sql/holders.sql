@@ -1,0 +1,1 @@
+select distinct claimed_by from job where state in ('claimed', 'running')

@@ -1,0 +1,1 @@
+select state, lane, count(*) as n from job group by state, lane

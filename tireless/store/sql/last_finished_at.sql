@@ -1,0 +1,5 @@
+select max(finished_at) as last
+  from job
+ where forge = %(forge)s and lower(host) = lower(%(host)s) and lower(owner) = lower(%(owner)s)
+   and lower(repo) = lower(%(repo)s) and number = %(number)s
+   and kind = %(kind)s and state = 'delivered'

@@ -1,0 +1,1 @@
+select pg_advisory_unlock(%(key)s)

@@ -1,0 +1,1 @@
+select tireless_now() as now

@@ -1,0 +1,6 @@
+with changed as (
+    update lane set held_until = null, hold_reason = null, updated_at = tireless_now()
+     where lane = %(lane)s
+    returning lane
+)
+select count(pg_notify('tireless_lane_' || lane, '')) as n from changed

@@ -1,0 +1,1 @@
+delete from tracked_repo where id = %(id)s

@@ -1,0 +1,1 @@
+select * from schema_migration order by version

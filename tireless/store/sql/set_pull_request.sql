@@ -1,0 +1,3 @@
+update job
+   set pull_request_number = %(number)s, pull_request_url = %(url)s, updated_at = tireless_now()
+ where id = %(job)s

@@ -1,0 +1,36 @@
+-- The one gate through which a held job moves: only for who still holds the claim (the fence), never out of a
+-- terminal state. Leaving claimed and running lets go of lease and slot in the same statement.
+with moved as (
+    update job
+       set state = %(to)s,
+           phase = coalesce(%(phase)s, phase),
+           last_error = case when %(set_error)s then %(error)s else last_error end,
+           attempts = attempts - case when %(keep_attempt)s then 1 else 0 end,
+           run_at = case when %(to)s = 'pending' then tireless_now() + %(delay)s::interval else run_at end,
+           finished_at = case when %(to)s in ('delivered', 'blocked', 'failed', 'abandoned')
+                              then tireless_now() end,
+           claimed_by = case when %(to)s = 'running' then claimed_by end,
+           claim_expires_at = case when %(to)s = 'running' then claim_expires_at end,
+           claimed_lane = case when %(to)s = 'running' then claimed_lane end,
+           slot = case when %(to)s = 'running' then slot end,
+           repo_slot = case when %(to)s = 'running' then repo_slot end,
+           updated_at = tireless_now()
+     where id = %(job)s and claimed_by = %(worker)s and claim_seq = %(seq)s
+       and state in ('claimed', 'running')
+    returning *
+), freed as (
+    update lane_slot s
+       set job_id = null
+      from moved
+     where s.job_id = moved.id and moved.slot is null
+    returning s.lane
+), noted as (
+    insert into job_event (job_id, at, kind, actor, detail)
+    select id, tireless_now(), %(event)s, %(worker)s, %(detail)s::jsonb || jsonb_build_object('state', state)
+      from moved
+), told as (
+    -- A freed slot may be what others wait for, and a job back in the queue is one to take.
+    select count(pg_notify('tireless_lane_' || lane, '')) as n
+      from (select lane from freed union select lane from moved where state = 'pending') as lanes
+)
+select moved.* from moved cross join told

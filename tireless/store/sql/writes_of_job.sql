@@ -1,0 +1,1 @@
+select * from forge_write where job_id = %(job)s order by id

@@ -1,0 +1,64 @@
+"""Who is there: one row a process, for people to see and for a starting supervisor to find the dead by."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from tireless import __version__
+from tireless.entities import AgentKind, WorkerRole, parse_enum
+from tireless.store.queries import Connection, rows, run
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    id: str
+    host: str
+    role: WorkerRole
+    lane: AgentKind | None
+    pid: int
+    version: str
+    started_at: datetime
+    seen_at: datetime
+    job_id: UUID | None
+
+
+def register(
+    conn: Connection, worker_id: str, host: str, role: WorkerRole, lane: AgentKind | None, pid: int
+) -> None:
+    """Say that a process is there; said again, it moves `seen_at`."""
+    params = {"id": worker_id, "host": host, "role": role, "lane": lane, "pid": pid, "version": __version__}
+    run(conn, "register_worker", params)
+
+
+def forget(conn: Connection, ids: Sequence[str]) -> None:
+    run(conn, "forget_workers", {"ids": list(ids)})
+
+
+def of_host(conn: Connection, host: str | None = None) -> list[Worker]:
+    """The processes of a host, or of all."""
+    return [
+        Worker(
+            r["id"],
+            r["host"],
+            parse_enum(WorkerRole, r["role"], "worker.role"),
+            parse_enum(AgentKind, r["lane"], "worker.lane") if r["lane"] else None,
+            r["pid"],
+            r["version"],
+            r["started_at"],
+            r["seen_at"],
+            r["job_id"],
+        )
+        for r in rows(conn, "workers", {"host": host})
+    ]
+
+
+def holders(conn: Connection) -> list[str]:
+    """The workers that hold a claim, registered or not."""
+    return [r["claimed_by"] for r in rows(conn, "holders")]
+
+
+def prune(conn: Connection) -> int:
+    return run(conn, "prune_workers")
