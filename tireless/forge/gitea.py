@@ -1,0 +1,127 @@
+"""Gitea. Labels go by id, pages are of 50, nothing is conditional, and a draft is a title that begins with WIP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from tireless.entities import IssueRef, PullRequest, RepoRef
+from tireless.forge import decode
+from tireless.forge.client import DEFAULT_COLOUR, ForgeClient, path_of
+from tireless.forge.errors import Broken, NotFound, Refused
+
+DRAFT_PREFIX = "WIP: "
+
+
+class GiteaClient(ForgeClient):
+    token_word = "token"
+    page_size: ClassVar[Mapping[str, str]] = {"limit": "50"}
+    issues_only: ClassVar[Mapping[str, str]] = {"type": "issues"}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lock = threading.Lock()
+        self._label_ids: dict[tuple[RepoRef, str], int] = {}  # a hint: checked by what the forge answers
+
+    def find_pull_request(self, repo: RepoRef, head: str, base: str) -> PullRequest | None:
+        """`/pulls/{base}/{head}` gives any one of that pair, of any state, so an open one may hide behind it."""
+        try:
+            # The route ends in a wildcard: slashes of the head stay slashes, those of the base must not.
+            reply = self._ask("GET", f"{path_of(repo, 'pulls', base)}/{quote(head)}")
+        except NotFound:
+            return None
+        pull = self._decode(reply.request, decode.pull_request, reply.data)
+        if pull.is_open:
+            return pull
+        found = self._all(path_of(repo, "pulls"), {"state": "open", **self.page_size})
+        for pull in self._decode_each(found, decode.pull_request):
+            if pull.is_open and (pull.head, pull.base) == (head, base):
+                return pull
+        return None
+
+    def create_pull_request(
+        self, repo: RepoRef, head: str, base: str, title: str, body: str, draft: bool
+    ) -> PullRequest:
+        wanted = {
+            "head": head,
+            "base": base,
+            "title": f"{DRAFT_PREFIX}{title}" if draft else title,
+            "body": body,
+        }
+        try:
+            reply = self._ask("POST", path_of(repo, "pulls"), body=wanted)
+        except Refused as refused:
+            existing = self.find_pull_request(repo, head, base) if refused.status == 409 else None
+            if existing is None:
+                raise
+            return existing
+        return self._decode(reply.request, decode.pull_request, reply.data)
+
+    def edit_pull_request(self, repo: RepoRef, number: int, title: str | None, body: str | None) -> None:
+        """A new title keeps the prefix that makes the pull request a draft: only people take that away."""
+        if title is not None:
+            reply = self._ask("GET", path_of(repo, "pulls", str(number)))
+            current = self._decode(reply.request, decode.pull_request, reply.data)
+            if current.title.startswith(DRAFT_PREFIX) and not title.startswith(DRAFT_PREFIX):
+                title = DRAFT_PREFIX + title
+        super().edit_pull_request(repo, number, title, body)
+
+    def _looks_empty(self, repo: RepoRef, facts: decode.RepositoryFacts) -> bool:
+        return False  # it always says so itself; an answer without `empty` is an older one's
+
+    def _ensure_label(self, repo: RepoRef, name: str, colour: str, description: str, exclusive: bool) -> None:
+        self._label_id(repo, name, colour, description, exclusive)
+
+    def _label_id(
+        self, repo: RepoRef, name: str, colour: str, description: str = "", exclusive: bool = False
+    ) -> int:
+        """The id of the repository's label `name`, which is made where it is missing."""
+        key = (repo, name.casefold())
+        with self._lock:
+            if key in self._label_ids:
+                return self._label_ids[key]
+            for label in self._repository_labels(repo):
+                self._label_ids.setdefault((repo, label.name.casefold()), label.id)
+            if key not in self._label_ids:
+                wanted = {
+                    "name": name, "color": f"#{colour}", "description": description, "exclusive": exclusive
+                }  # fmt: skip
+                reply = self._ask("POST", path_of(repo, "labels"), body=wanted)
+                self._label_ids[key] = self._decode(reply.request, decode.labels, [reply.data])[0].id
+            return self._label_ids[key]
+
+    def _repository_labels(self, repo: RepoRef) -> list[decode.Label]:
+        found = self._all(path_of(repo, "labels"), self.page_size)
+        return sorted(self._decode(found.request, decode.labels, found.rows), key=lambda label: label.id)
+
+    def _forget_labels(self, repo: RepoRef) -> None:
+        with self._lock:
+            self._label_ids = {key: value for key, value in self._label_ids.items() if key[0] != repo}
+
+    def _add_label(self, issue: IssueRef, name: str) -> list[decode.Label]:
+        try:
+            return self._add_by_id(issue, name)
+        except Broken:
+            # The id that we remembered is of a label that was deleted since; the forge drops it without a word.
+            self._forget_labels(issue.repo_ref)
+            return self._add_by_id(issue, name)
+
+    def _add_by_id(self, issue: IssueRef, name: str) -> list[decode.Label]:
+        identity = self._label_id(issue.repo_ref, name, DEFAULT_COLOUR)
+        path = path_of(issue.repo_ref, "issues", str(issue.number), "labels")
+        return self._added(self._ask("POST", path, body={"labels": [identity]}, repeatable=True), name)
+
+    def _remove_label(self, issue: IssueRef, label: decode.Label) -> None:
+        """By the id that the issue itself shows, which finds labels of the organisation too."""
+        try:
+            self._ask("DELETE", path_of(issue.repo_ref, "issues", str(issue.number), "labels", str(label.id)))
+        except NotFound:
+            pass  # Forgejo, taken off meanwhile
+        except Refused as refused:
+            if refused.status != 422:  # the label itself is gone, and so off the issue
+                raise
+
+    def _issue_labels(self, repo: RepoRef, names: Sequence[str]) -> list[Any]:
+        return [self._label_id(repo, name, DEFAULT_COLOUR) for name in names]
