@@ -114,6 +114,7 @@ create table job (
     cancel_requested_at timestamptz,
     cancel_reason       text,
     branch              text,
+    work_host           text, -- whose disk holds the workspace; set when the agent is about to start
     base_commit         text,
     head_commit         text,
     pull_request_number bigint,

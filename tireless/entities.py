@@ -311,6 +311,7 @@ class Job:
     cancel_requested_at: datetime | None
     cancel_reason: str | None
     branch: str | None
+    work_host: str | None  # whose disk holds its workspace
     base_commit: str | None
     head_commit: str | None
     pull_request_number: int | None

@@ -56,6 +56,7 @@ def job(row: Row) -> Job:
         cancel_requested_at=row["cancel_requested_at"],
         cancel_reason=row["cancel_reason"],
         branch=row["branch"],
+        work_host=row["work_host"],
         base_commit=row["base_commit"],
         head_commit=row["head_commit"],
         pull_request_number=row["pull_request_number"],

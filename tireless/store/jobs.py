@@ -63,13 +63,14 @@ def enqueue(
     listed_at: datetime | None = None,
     max_attempts: int = 3,
     cooldown_seconds: float = 0.0,
+    state_write: dict[str, Any] | None = None,
     actor: str = "poller",
 ) -> dict[int, Verdict]:
     """Queue a job for each issue that asks for one; what became of each, by number.
 
     This is the last gate before work exists, so it checks the opt-in and the issue's state itself. `listed_at`
     is the database's time from before the forge was asked (take_due gives it); an issue whose last job ended
-    later is left for the next poll.
+    later is left for the next poll. `state_write` is the payload of the state label that people are to see on each.
     """
     verdicts: dict[int, Verdict] = {}
     asked: list[tuple[int, str, JobKind, AgentKind, AgentKind]] = []
@@ -98,6 +99,7 @@ def enqueue(
             "listed_at": listed_at,
             "max_attempts": max_attempts,
             "cooldown": f"{cooldown_seconds} seconds",
+            "state_write": json.dumps(state_write) if state_write is not None else None,
             "actor": actor,
         }
         verdicts.update({r["number"]: Verdict(r["verdict"]) for r in rows(conn, "enqueue", params)})
@@ -105,16 +107,22 @@ def enqueue(
 
 
 def claim_next(
-    conn: Connection, worker: str, lanes: Sequence[AgentKind], *, lease_seconds: float
+    conn: Connection,
+    worker: str,
+    lanes: Sequence[AgentKind],
+    *,
+    lease_seconds: float,
+    host: str | None = None,
 ) -> Claim | None:
     """Claim the next job of these lanes, oldest first within a priority; None if nothing may start.
 
     With no lane allowed nothing is asked: it would be a round trip to be told nothing. Two claimers that pick the
     same slot number of one repository's own limit are told apart by a unique index; the loser looks again.
+    `host` is whose disk the claimer works on: a job whose workspace lies on another is left to that one for an hour.
     """
     if not lanes:
         return None
-    params = {"worker": worker, "lanes": list(lanes), "lease": f"{lease_seconds} seconds"}
+    params = {"worker": worker, "lanes": list(lanes), "lease": f"{lease_seconds} seconds", "host": host}
     for _ in range(_CLAIM_TRIES):
         try:
             found = row(conn, "claim_next", params)
@@ -185,6 +193,7 @@ def advance(
     base_commit: str | None = None,
     head_commit: str | None = None,
     result: dict[str, Any] | None = None,
+    work_host: str | None = None,
 ) -> Job:
     """Record that the phases before `phase` are complete, or a fact. ClaimLost if the claim is no longer ours."""
     params = {
@@ -194,6 +203,7 @@ def advance(
         "base_commit": base_commit,
         "head_commit": head_commit,
         "result": json.dumps(result) if result is not None else None,
+        "work_host": work_host,
     }
     moved = row(conn, "advance", params)
     if moved is None:

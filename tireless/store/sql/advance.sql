@@ -2,6 +2,7 @@
 with moved as (
     update job
        set phase = coalesce(%(phase)s, phase),
+           work_host = coalesce(%(work_host)s, work_host),
            branch = coalesce(%(branch)s, branch),
            base_commit = coalesce(%(base_commit)s, base_commit),
            head_commit = coalesce(%(head_commit)s, head_commit),

@@ -36,6 +36,9 @@ with ready as materialized (
                 end as repo_slot
             ) room
            where j.lane = ready.lane and j.state = 'pending' and j.run_at <= tireless_now()
+             -- Agent time that was paid for lies on one host's disk: others wait before they begin anew.
+             and (j.work_host is null or j.work_host = %(host)s
+                  or j.updated_at < tireless_now() - interval '1 hour')
              and (t.id is null
                   or (t.enabled
                       and not tireless_is_quiet(t.quiet_from, t.quiet_until, t.quiet_zone, tireless_now())

@@ -48,6 +48,12 @@ with found as (
 ), noted as (
     insert into job_event (job_id, at, kind, actor, detail)
     select id, tireless_now(), 'enqueued', %(actor)s, jsonb_build_object('lane', lane) from added
+), shown as (
+    insert into forge_write (job_id, forge, host, owner, repo, number, op, payload, next_try_at, created_at)
+    select id, %(forge)s, %(host)s, %(owner)s, %(repo)s, number, 'state_label', %(state_write)s::jsonb,
+           tireless_now(), tireless_now()
+      from added
+     where %(state_write)s::jsonb is not null
 ), told as (
     select count(pg_notify('tireless_lane_' || lane, '')) from (select distinct lane from added) as lanes
 )
