@@ -15,7 +15,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 MARK = "TIRELESS_JOB"
 
@@ -52,11 +52,11 @@ def _stat(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()
 
 
-def start_ticks(pid: int) -> int | None:
+def start_ticks(pid: int, zombies: bool = False) -> int | None:
     """When the process started, in clock ticks since boot; with the pid it names a process for good.
-    None if there is none, or only a zombie."""
+    None if there is none, or only a zombie (which a parent that has not collected it may ask for)."""
     stat = _stat(pid)
-    if stat is None or stat[0] in ("Z", "X"):
+    if stat is None or (stat[0] in ("Z", "X") and not zombies):
         return None
     return int(stat[19])
 
@@ -70,8 +70,9 @@ def pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def descendants(root: int) -> list[int]:
-    """All live processes below `root`, zombies left out, parents before their children."""
+def descendants(root: int, skip: Collection[int] = ()) -> list[int]:
+    """All live processes below `root`, zombies left out, parents before their children. The processes in
+    `skip` are left out with everything below them."""
     children: dict[int, list[int]] = {}
     alive: set[int] = set()
     for pid in pids():
@@ -84,6 +85,8 @@ def descendants(root: int) -> list[int]:
     queue = list(children.get(root, ()))
     while queue:
         pid = queue.pop(0)
+        if pid in skip:
+            continue
         if pid in alive:
             found.append(pid)
         queue.extend(children.get(pid, ()))

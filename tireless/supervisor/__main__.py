@@ -1,0 +1,5 @@
+import sys
+
+from tireless.supervisor.cli import main
+
+sys.exit(main())
