@@ -258,10 +258,11 @@ _NOT_KEYS = {(Config, "path"), (ForgeConfig, "token")}
 _FORGE_DEFAULT_GIT_USER = {Forge.GITHUB: "x-access-token"}
 
 
-def load(path: Path | None, environ: Mapping[str, str]) -> Config:
+def load(path: Path | None, environ: Mapping[str, str], *, tokens: bool = True) -> Config:
     """Read and check the configuration. ConfigError names file, key, value and the way out.
 
     Without `path`: $TIRELESS_CONFIG, then ./tireless.toml, then /etc/tireless/tireless.toml, then defaults.
+    Without `tokens` those of the forges are left unread: most of tireless-ctl has no use for them.
     """
     found = _find(path, environ)
     table: dict[str, Any] = {}
@@ -273,7 +274,9 @@ def load(path: Path | None, environ: Mapping[str, str]) -> Config:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
             raise ConfigError(f"{found}: is not TOML: {e}") from e
     config = parse(table, found)
-    return _with_secrets(config, environ)
+    if tokens:
+        config = replace(config, forge=tuple(with_token(config, entry, environ) for entry in config.forge))
+    return _with_database_url(config, environ)
 
 
 def parse(table: Mapping[str, Any], path: Path | None) -> Config:
@@ -454,15 +457,15 @@ def _check_forges(config: Config, where: str, demand: Any) -> None:
         )
 
 
-def _with_secrets(config: Config, environ: Mapping[str, str]) -> Config:
+def with_token(config: Config, entry: ForgeConfig, environ: Mapping[str, str]) -> ForgeConfig:
+    """The entry with its token read. ConfigError if that cannot be had."""
     where = str(config.path) if config.path is not None else "configuration"
-    forges = tuple(
-        replace(
-            entry,
-            token=Secret(_read_secret(environ, entry.token_env, entry.token_file, where, f"forge[{i}].token")),
-        )
-        for i, entry in enumerate(config.forge)
-    )
+    key = f"forge[{config.forge.index(entry)}].token"
+    return replace(entry, token=Secret(_read_secret(environ, entry.token_env, entry.token_file, where, key)))
+
+
+def _with_database_url(config: Config, environ: Mapping[str, str]) -> Config:
+    where = str(config.path) if config.path is not None else "configuration"
     database = config.database
     if database.url is None:
         if database.url_file is not None:
@@ -470,7 +473,7 @@ def _with_secrets(config: Config, environ: Mapping[str, str]) -> Config:
             database = replace(database, url=url)
         elif database.url_env is not None and environ.get(database.url_env):
             database = replace(database, url=environ[database.url_env])
-    return replace(config, forge=forges, database=database)
+    return replace(config, database=database)
 
 
 def _read_secret(environ: Mapping[str, str], env: str | None, file: Path | None, where: str, key: str) -> str:
