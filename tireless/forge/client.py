@@ -73,8 +73,7 @@ class ForgeClient(ABC):
 
     def get_repository(self, repo: RepoRef) -> Repository:
         """The repository under the name that it has now. The clone URL is ours: see `clone_url`."""
-        reply = self._ask("GET", path_of(repo))
-        facts = self._decode(reply.request, decode.repository, reply.data)
+        facts = self._facts(repo)
         now = RepoRef(repo.forge, repo.host, facts.owner, facts.name)
         empty = facts.empty if facts.empty is not None else self._looks_empty(now, facts)
         return Repository(now, self.clone_url(now), facts.default_branch, facts.archived, empty)
@@ -122,7 +121,7 @@ class ForgeClient(ABC):
         key = self._http.etag_key(path, query)
         usable = etag if self.sends_etags and etag_key == key else None
         found = self._rows(path, query, etag=usable)
-        now = self.get_repository(repo).ref if found.moved else repo
+        now = self._name_now(repo) if found.moved else repo
         moved_to = now if now != repo else None
         if isinstance(found, Unchanged):
             return IssuePage((), found.etag or etag, key, body_hash, not_modified=True, moved_to=moved_to)
@@ -142,7 +141,7 @@ class ForgeClient(ABC):
         found = self._decode(reply.request, decode.issue, reply.data, issue.repo_ref)
         if not reply.moved:
             return found
-        now = self.get_repository(issue.repo_ref).ref
+        now = self._name_now(issue.repo_ref)
         home = decode.home(reply.data) or now.full_name
         if home.casefold() != now.full_name.casefold():
             owner, _, name = home.partition("/")
@@ -282,6 +281,15 @@ class ForgeClient(ABC):
         """The labels as this forge wants them in a new issue."""
 
     # Shared means
+
+    def _facts(self, repo: RepoRef) -> decode.RepositoryFacts:
+        reply = self._ask("GET", path_of(repo))
+        return self._decode(reply.request, decode.repository, reply.data)
+
+    def _name_now(self, repo: RepoRef) -> RepoRef:
+        """The name that the forge itself gives to what it finds under `repo`."""
+        facts = self._facts(repo)
+        return RepoRef(repo.forge, repo.host, facts.owner, facts.name)
 
     def _labels_of(self, issue: IssueRef) -> list[decode.Label]:
         path = path_of(issue.repo_ref, "issues", str(issue.number), "labels")

@@ -24,20 +24,15 @@ class GitHubClient(ForgeClient):
     newest_change_first: ClassVar[Mapping[str, str]] = {"sort": "updated", "direction": "desc"}
 
     def find_pull_request(self, repo: RepoRef, head: str, base: str) -> PullRequest | None:
-        found = self._find(repo, head, base)
-        if found is None:
-            # After a rename the old owner's name in `head` matches nothing, so look under the new one.
-            now = self.get_repository(repo).ref
-            if now.owner.casefold() != repo.owner.casefold():
-                return self._find(now, head, base)
-        return found
-
-    def _find(self, repo: RepoRef, head: str, base: str) -> PullRequest | None:
         query = {"head": f"{repo.owner}:{head}", "base": base, "state": "open", **self.page_size}
         found = self._all(path_of(repo, "pulls"), query)
         for pull in self._decode_each(found, decode.pull_request):
             if pull.is_open and (pull.head, pull.base) == (head, base):
                 return pull
+        now = self._name_now(repo) if found.moved else repo
+        if now.owner.casefold() != repo.owner.casefold():
+            # The old owner's name in `head` matches nothing.
+            return self.find_pull_request(now, head, base)
         return None
 
     def create_pull_request(
