@@ -18,8 +18,10 @@ from tireless.agents.base import (
     Task,
     describe_exit,
 )
+from tireless.agents.environment import SYSTEM_PATH
 from tireless.config import LaneConfig
 from tireless.entities import AgentKind, Outcome, Usage
+from tireless.proctree import MARK
 
 _TAIL_BYTES = 6000
 
@@ -67,6 +69,18 @@ class Shell:
         return False
 
 
-def shell_command(text: str, env: dict[str, str]) -> Command:
-    """`sh -c`, both outputs in one stream, in the order in which they were written."""
+def shell_command(text: str, places: Places, job_id: str) -> Command:
+    """`sh -c`, both outputs in one stream, in the order in which they were written. Its environment is built from
+    nothing and holds no key of the agent's either."""
+    env = {
+        "LANG": "C.UTF-8",
+        "TERM": "dumb",
+        "PATH": SYSTEM_PATH,
+        "HOME": str(places.home),
+        "PWD": str(places.workspace),
+        "TMPDIR": str(places.tmp),
+        "GIT_TERMINAL_PROMPT": "0",
+        "CI": "true",
+        MARK: job_id,
+    }
     return Command(("/bin/sh", "-c", f"exec 2>&1\n{text}"), env, b"", programs=(Path("/bin/sh"),))

@@ -1,0 +1,1 @@
+"""bin/demo: the main job, end to end, on this machine alone."""

@@ -1,0 +1,329 @@
+"""The poller: turns labels into rows, and tidies. One process a host; several hosts share the work by rows.
+
+Main loop. Each turn, in this order: sweep expired leases, lift ended holds, drain `forge_write`, take the
+repositories whose poll is due and hand them to a few threads, prune now and then; then wait for a notification
+(`tireless-ctl repo poll`, a webhook), for what is due next, or for `poller.wake_seconds`.
+
+A poll. The forge is asked with no transaction open. What it answered, the jobs that follow from it, and the
+validators (ETag, hash) that let the next poll be cheap are then stored in one transaction. Died in between,
+the poller has stored nothing, and the next poll sees the same answer again.
+
+    changed        issues that ask for a job get one; lanes of live jobs follow their labels; a queued job whose
+                   issue is no longer opted in and open is withdrawn, one that runs is asked to stop
+    unchanged      304, or the same hash: it means that nothing changed, never that the list is empty
+    limited        polled again when the forge said; other hosts and tokens go on
+    moved          the row follows to the new name
+    everything else is a failure of that repository alone, which then waits longer each time, up to an hour
+
+Only a list that was read after a job began may withdraw it, and only a list that was read after a job ended may
+start another for the same issue: an old list may still show the old label.
+
+TERM and INT: no new poll is begun, the threads finish the request that they are in, then it leaves. What it had
+taken and not done is due again within minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from tireless import delivery, embedded, outbox
+from tireless.config import Config
+from tireless.entities import Issue, IssuePage, IssueRef, PollResult, RepoRef, TirelessError, TrackedRepo
+from tireless.forge import (
+    Broken,
+    Forbidden,
+    ForgeClient,
+    ForgeError,
+    Limited,
+    NotFound,
+    Unauthorized,
+    client_for,
+)
+from tireless.process import ChildContext
+from tireless.store import jobs, lanes, repos, workers, writes
+from tireless.store.connection import is_outage, open_pool
+from tireless.store.listen import POLL_CHANNEL, Listener
+from tireless.store.queries import Connection
+
+log = logging.getLogger(__name__)
+
+_TIDY_SECONDS = 3600.0
+_SEEN_SECONDS = 60.0
+_FAILED: tuple[tuple[type[ForgeError], PollResult], ...] = (
+    (NotFound, PollResult.MISSING),
+    (Forbidden, PollResult.FORBIDDEN),
+    (Unauthorized, PollResult.UNAUTHORIZED),
+    (Broken, PollResult.BROKEN),
+)
+
+
+def main(ctx: ChildContext) -> int:
+    return Poller(ctx).run()
+
+
+class Clients:
+    """The forge clients of a process, made when first needed and again after a reload. Safe for threads."""
+
+    def __init__(self, ctx: ChildContext) -> None:
+        self._ctx = ctx
+        self._lock = threading.Lock()
+        self._made_for: Config | None = None
+        self._clients: dict[tuple[Any, str], ForgeClient] = {}
+
+    def of(self, repo: RepoRef) -> ForgeClient:
+        """ConfigError if no [[forge]] entry is for it."""
+        with self._lock:
+            config = self._ctx.config
+            if self._made_for is not config:
+                self._clients.clear()  # threads may still use the old ones; their connections close with them
+                self._made_for = config
+            key = (repo.forge, repo.host.casefold())
+            if key not in self._clients:
+                entry = config.forge_for(repo.forge, repo.host)
+                self._clients[key] = client_for(entry, stop=self._ctx.stop_event)
+            return self._clients[key]
+
+    def of_issue(self, issue: IssueRef) -> ForgeClient:
+        return self.of(issue.repo_ref)
+
+
+class Poller:
+    def __init__(self, ctx: ChildContext) -> None:
+        self._ctx = ctx
+        config = ctx.config
+        url = embedded.database_url(config, start=False)
+        timeout = config.database.connect_timeout_seconds
+        self._pool = open_pool(url, config.poller.threads + 1, timeout=timeout, name="tireless-poller")
+        self._listener = Listener(
+            url, (POLL_CHANNEL,), timeout=timeout, wait=self._wait, name="tireless-poller"
+        )
+        self._threads = ThreadPoolExecutor(config.poller.threads, thread_name_prefix="poll")
+        self._polls: set[Future[None]] = set()
+        self._drain: Future[None] | None = None
+        self._clients = Clients(ctx)
+        self._tidied_at = float("-inf")
+        self._seen_at = float("-inf")
+
+    def run(self) -> int:
+        ctx = self._ctx
+        ctx.ready()
+        try:
+            while ctx.turn():
+                pause = self._turn()
+                if ctx.turn() and pause > 0:
+                    self._listener.wait(pause)
+        finally:
+            self._leave()
+        return 0
+
+    def _wait(self, seconds: float, fds: Any) -> list[int]:
+        return self._ctx.wait(seconds, fds)
+
+    def _turn(self) -> float:
+        """One look at the rows; how long to wait before the next, in seconds."""
+        wake = self._ctx.config.poller.wake_seconds
+        self._polls = {f for f in self._polls if not f.done()}
+        try:
+            with self._listener.connection() as conn:
+                self._say_seen(conn)
+                jobs.expire_stale_claims(
+                    conn,
+                    writes_for=delivery.writes_for_end(self._ctx.config),
+                    backoff_seconds=self._ctx.config.lease.backoff_seconds,
+                )
+                lanes.lift_ended_holds(conn)
+                self._begin_polls(conn)
+                self._begin_drain()
+                self._tidy(conn)
+                due = repos.next_due_seconds(conn)
+        except psycopg.Error as e:
+            if not is_outage(e):
+                raise
+            return wake
+        if due is None:
+            return wake
+        # Something is due already, but in hand or locked elsewhere: look again soon, not at once.
+        return min(max(due, 0.25), wake)
+
+    def _say_seen(self, conn: Connection) -> None:
+        if time.monotonic() - self._seen_at >= _SEEN_SECONDS:
+            ctx = self._ctx
+            workers.register(conn, ctx.worker, ctx.config.host, ctx.role, None, os.getpid())
+            self._seen_at = time.monotonic()
+
+    def _begin_polls(self, conn: Connection) -> None:
+        free = self._ctx.config.poller.threads - len(self._polls)
+        if free > 0:
+            for repo, listed_at in repos.take_due(conn, free):
+                self._polls.add(self._threads.submit(self._guarded, self._poll, repo, listed_at))
+
+    def _begin_drain(self) -> None:
+        if self._drain is None or self._drain.done():
+            self._drain = self._threads.submit(self._guarded, self._drain_writes)
+
+    def _drain_writes(self) -> None:
+        outbox.drain(
+            self._connect, self._clients.of_issue, self._ctx.worker, give_up=self._ctx.stop_event.is_set
+        )
+
+    def _tidy(self, conn: Connection) -> None:
+        if time.monotonic() - self._tidied_at >= _TIDY_SECONDS:
+            jobs.prune(conn, self._ctx.config.poller.keep_days)
+            workers.prune(conn)
+            self._tidied_at = time.monotonic()
+
+    @contextlib.contextmanager
+    def _connect(self) -> Iterator[Connection]:
+        with self._pool.connection() as conn:
+            yield conn
+
+    @staticmethod
+    def _guarded(task: Any, *args: Any) -> None:
+        """What a thread runs: an error is a log line, an outage not even that (the listener has said it)."""
+        try:
+            task(*args)
+        except Exception as e:
+            if not is_outage(e):
+                log.exception("poller task failed")
+
+    # -- one repository ----------------------------------------------------------------------------------
+
+    def _poll(self, repo: TrackedRepo, listed_at: datetime) -> None:
+        if self._ctx.stop_event.is_set():
+            return
+        full = self._full_sweep_due(repo, listed_at)
+        try:
+            client = self._clients.of(repo.ref)
+            page = client.list_opted_in_issues(
+                repo.ref,
+                self._ctx.config.labels.opt_in,
+                etag=None if full else repo.last_etag,
+                etag_key=None if full else repo.etag_key,
+                body_hash=None if full else repo.body_hash,
+            )
+        except (ForgeError, TirelessError) as e:
+            self._record_failure(repo, e)
+            return
+        if page.moved_to is not None:
+            repo = self._follow(repo, page.moved_to, client)
+        with self._connect() as conn:
+            record(conn, self._ctx.config, repo, page, listed_at, full=full)
+
+    def _full_sweep_due(self, repo: TrackedRepo, now: datetime) -> bool:
+        """A label taken off a row of page 2 changes no ETag of page 1: read everything about hourly."""
+        last = repo.last_full_sweep_at
+        return last is None or (now - last).total_seconds() >= self._ctx.config.poller.full_sweep_seconds
+
+    def _record_failure(self, repo: TrackedRepo, error: TirelessError) -> None:
+        wait = None
+        result = PollResult.UNREACHABLE
+        if isinstance(error, Limited):
+            result, wait = PollResult.LIMITED, error.retry_after_seconds
+        else:
+            for kind, named in _FAILED:
+                if isinstance(error, kind):
+                    result = named
+        if repo.poll_result is not result:  # said once, not at each poll
+            log.warning("poll failed repo=%s result=%s error=%s", repo.ref, result, error)
+        if result is PollResult.MISSING and repo.poll_failures >= 2:
+            wait = 3600.0
+        with self._connect() as conn:
+            repos.record_poll(conn, repo.id, result, detail=str(error)[:500], wait_seconds=wait)
+
+    def _follow(self, repo: TrackedRepo, to: RepoRef, client: ForgeClient) -> TrackedRepo:
+        log.warning("repository moved repo=%s to=%s", repo.ref, to)
+        clone_url = client.get_repository(to).clone_url
+        with self._connect() as conn:
+            repos.rename(conn, repo.id, to, clone_url)
+            found = repos.find(conn, repo_id=repo.id)
+        return found[0] if found else repo
+
+    def _leave(self) -> None:
+        self._ctx.stop_event.set()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._listener.close()
+        # Threads that are in a request end with the process; the leases of what they held run out.
+        deadline = time.monotonic() + 3.0
+        waiting = {*self._polls, *({self._drain} if self._drain else set())}
+        while any(f.running() for f in waiting) and time.monotonic() < deadline:
+            self._ctx.wait(0.05)
+        self._pool.close(timeout=0.5)
+
+
+def record(
+    conn: Connection, config: Config, repo: TrackedRepo, page: IssuePage, listed_at: datetime, *, full: bool
+) -> dict[int, jobs.Verdict]:
+    """Store what a poll found, with its validators, in one transaction."""
+    if page.not_modified:
+        repos.record_poll(conn, repo.id, PollResult.UNCHANGED, page=page, store_validators=True)
+        return {}
+    with conn.transaction():
+        live = jobs.live_jobs_of_repo(conn, repo)
+        jobs.refresh_lanes(conn, live, page.issues, labels=config.labels, routing=config.routing)
+        withdraw(conn, config, live, page.issues, listed_at)
+        writes.void_refused(conn, repo.ref, [issue.ref.number for issue in page.issues])
+        verdicts = jobs.enqueue(
+            conn,
+            repo.id,
+            repo.ref,
+            page.issues,
+            labels=config.labels,
+            routing=config.routing,
+            listed_at=listed_at,
+            max_attempts=config.lease.max_attempts,
+            cooldown_seconds=config.delivery.discover_cooldown_seconds,
+            state_write=delivery.state_label_payload(config, "queued"),
+        )
+        # What was passed over because the list may be old, or because a write is still under way, must be
+        # seen again: with the validators stored, the forge would answer "unchanged".
+        settled = not any(v in _LOOK_AGAIN for v in verdicts.values())
+        detail = ", ".join(f"#{n} {v}" for n, v in verdicts.items() if v is not jobs.Verdict.LIVE)[:300] or None
+        repos.record_poll(
+            conn,
+            repo.id,
+            PollResult.CHANGED,
+            detail=detail,
+            page=page,
+            store_validators=settled,
+            full=full and settled,
+        )
+    for number, verdict in verdicts.items():
+        if verdict is jobs.Verdict.ENQUEUED:
+            log.info("enqueued issue=%s#%d", repo.ref, number)
+    return verdicts
+
+
+_LOOK_AGAIN = (
+    jobs.Verdict.STALE,
+    jobs.Verdict.WRITE_WAITING,
+    jobs.Verdict.COOLING,
+)
+
+
+def withdraw(
+    conn: Connection, config: Config, live: list[Any], issues: tuple[Issue, ...], listed_at: datetime
+) -> None:
+    """Jobs whose issue is no longer in the complete list of those opted in and open. One that runs is asked to stop as
+    long as its agent's work is not done; after that it is delivered, since the work is paid for."""
+    listed = {issue.ref.number for issue in issues}
+    gone = [job for job in live if job.issue.number not in listed and job.created_at < listed_at]
+    reason = f"{delivery.WITHDRAWN}the issue is closed, or the label {config.labels.opt_in} was taken off"
+    cancelled = jobs.cancel(
+        conn,
+        [job.id for job in gone],
+        reason,
+        writes_for=delivery.writes_for_end(config),
+        actor="poller",
+    )
+    for job in cancelled:
+        log.info("withdrawn job=%s issue=%s state=%s", job.id, job.issue, job.state)

@@ -1,0 +1,131 @@
+"""The runner: claims one job of its lane at a time and works it to its end.
+
+States      idle -> claimed -> running (prepare, agent, verify, push, announce) -> idle
+
+Idle. It looks at the queue, then waits for a notification of its lane, or for `runner.wake_seconds` with jitter,
+and looks again: a lost notification costs at most that. It looks at once after each reconnect. An outage of the
+database is waited out; the main loop goes on turning, so it is not taken for a hang.
+
+In hand. A thread of its own renews the lease (tireless/lease.py). The main thread works the phases
+(tireless/work.py), each recorded in the row when it is complete, and looks at the claim between any two steps
+and all the time while git or the agent runs. What ends the work early:
+
+    claim lost        the agent is killed; neither forge nor row is touched; a `claim_lost` event is on record
+    lease unsure      the agent is killed before the lease ends; when the database is back the job returns to
+                      pending, if it is still ours, without burning an attempt
+    cancelled         the agent is killed; the job ends as abandoned and its issue is told
+    withdrawn         the issue was closed, unlabelled or is a pull request by now: ends as abandoned
+    TERM (drain)      what is in hand is finished; then the runner leaves
+    INT (stop)        the agent is killed; the job returns to pending without burning an attempt
+    a passing fault   forge or git remote away, disk full: back to pending, later, no attempt burnt
+    any other fault   back to pending with growing backoff and the reason; failed once the attempts are used up
+
+KILL at any moment: the guard ends the agent with everything that it started, the supervisor releases the claim, and
+the next runner goes on at the first phase that is not complete.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from pathlib import Path
+
+import psycopg
+
+from tireless import embedded
+from tireless.agents import sandbox as sandboxes
+from tireless.agents.sandbox import Sandbox
+from tireless.entities import AgentKind, Claim, UnknownValue
+from tireless.lease import LeaseKeeper, boot_clock
+from tireless.process import ChildContext
+from tireless.store import jobs, workers
+from tireless.store.connection import is_outage
+from tireless.store.listen import Listener, lane_channel
+from tireless.work import Work
+
+log = logging.getLogger(__name__)
+
+_SEEN_SECONDS = 60.0
+
+
+def main(ctx: ChildContext) -> int:
+    return Runner(ctx).run()
+
+
+class Runner:
+    def __init__(self, ctx: ChildContext) -> None:
+        assert ctx.lane is not None
+        self._ctx = ctx
+        self._lane: AgentKind = ctx.lane
+        self._url = embedded.database_url(ctx.config, start=False)
+        self._listener = Listener(
+            self._url,
+            (lane_channel(self._lane),),
+            timeout=ctx.config.database.connect_timeout_seconds,
+            wait=ctx.wait,
+            name=f"tireless-runner-{self._lane}",
+        )
+        self._sandbox: Sandbox = sandboxes.probe(ctx.config.sandbox, hidden=hidden_paths(ctx))
+        self._seen_at = float("-inf")
+
+    def run(self) -> int:
+        ctx = self._ctx
+        ctx.ready()
+        try:
+            while ctx.turn():
+                claim, claimed_at = self._look()
+                if claim is not None:
+                    self._work(claim, claimed_at)
+                elif ctx.turn():
+                    wake = ctx.config.runner.wake_seconds * random.uniform(0.7, 1.0)
+                    self._listener.wait(wake)
+        finally:
+            self._listener.close()
+        return 0
+
+    def _look(self) -> tuple[Claim | None, float]:
+        """One look at the queue. Time is taken before the claim is sent: the lease may have begun since."""
+        claimed_at = boot_clock()
+        try:
+            with self._listener.connection() as conn:
+                self._say_seen(conn, claimed_at)
+                claim = jobs.claim_next(
+                    conn,
+                    self._ctx.worker,
+                    [self._lane],
+                    lease_seconds=self._ctx.config.lease.seconds,
+                    host=self._ctx.config.host,
+                )
+        except UnknownValue as e:
+            # Claimed, but not understood: a newer program's row. Its lease lets it go to a newer worker.
+            log.error("claimed a job that this build does not understand error=%s", e)
+            return None, claimed_at
+        except psycopg.Error as e:
+            if not is_outage(e):
+                raise
+            return None, claimed_at
+        return claim, claimed_at
+
+    def _say_seen(self, conn: psycopg.Connection, now: float) -> None:
+        if now - self._seen_at >= _SEEN_SECONDS:
+            ctx = self._ctx
+            workers.register(conn, ctx.worker, ctx.config.host, ctx.role, self._lane, os.getpid())
+            self._seen_at = now
+
+    def _work(self, claim: Claim, claimed_at: float) -> None:
+        log.info("claimed job=%s issue=%s attempt=%d", claim.job.id, claim.job.issue, claim.job.attempts)
+        keeper = LeaseKeeper(self._ctx.config, self._url, claim, claimed_at)
+        keeper.start()
+        try:
+            Work(self._ctx, self._url, claim, keeper, self._sandbox).run()
+        finally:
+            keeper.stop()
+        self._seen_at = float("-inf")
+
+
+def hidden_paths(ctx: ChildContext) -> list[Path]:
+    """What must not be there for an agent even where a shown directory happens to hold it."""
+    config = ctx.config
+    files = [f.token_file for f in config.forge if f.token_file is not None]
+    return [p for p in (config.state_dir, config.path, config.database.url_file, *files) if p is not None]
