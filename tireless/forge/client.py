@@ -303,8 +303,8 @@ class ForgeClient(ABC):
             raise Broken(reply.request, reply.status, f"has dropped the label {name!r}")
         return found
 
-    def _is_own(self, author: str) -> bool:
-        """Whether `author` is the token's user; True where the token may not ask (a GitHub App's, for one)."""
+    def own_login(self) -> str | None:
+        """The token's user; None where the token may not ask (a GitHub App's, for one)."""
         if not self._own_login_known:
             try:
                 reply = self._ask("GET", "/user")
@@ -312,7 +312,12 @@ class ForgeClient(ABC):
             except (Forbidden, NotFound):
                 self._own_login = None
             self._own_login_known = True
-        return self._own_login is None or self._own_login.casefold() == author.casefold()
+        return self._own_login
+
+    def _is_own(self, author: str) -> bool:
+        """Whether `author` is the token's user; True where nobody can tell."""
+        login = self.own_login()
+        return login is None or login.casefold() == author.casefold()
 
     def _ask(
         self,
