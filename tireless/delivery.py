@@ -18,7 +18,7 @@ next poll would start the finished work again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tireless.config import ChildPolicy, Config
@@ -62,7 +62,25 @@ class Ending:
     diffstat: str | None = None
     children: tuple[dict[str, Any], ...] = field(default=())
     verify_tail: str | None = None
+    notes: tuple[str, ...] = ()  # what a reviewer should know
     cost_usd: float | None = None
+
+    def masked(self, redact: Callable[[str], str]) -> Ending:
+        """With every text that an agent or a command wrote passed through `redact`."""
+
+        def mask(text: str | None) -> str | None:
+            return redact(text) if text is not None else None
+
+        children = tuple(
+            {k: redact(v) if isinstance(v, str) else v for k, v in c.items()} for c in self.children
+        )
+        return replace(
+            self,
+            why=mask(self.why),
+            summary=mask(self.summary),
+            question=mask(self.question),
+            children=children,
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -73,6 +91,7 @@ class Ending:
             "diffstat": self.diffstat,
             "children": list(self.children),
             "verify_tail": self.verify_tail,
+            "notes": list(self.notes),
             "cost_usd": self.cost_usd,
         }
 
@@ -86,6 +105,7 @@ class Ending:
             value.get("diffstat"),
             tuple(value.get("children") or ()),
             value.get("verify_tail"),
+            tuple(value.get("notes") or ()),
             value.get("cost_usd"),
         )
 
@@ -170,6 +190,7 @@ def pull_request_body(job: Job, ending: Ending) -> str:
         parts.append(neutralise(ending.summary, BODY_CHARS // 2))
     if ending.diffstat:
         parts.append(fenced(cut(ending.diffstat, 4000)))
+    parts.extend(f"Note: {neutralise(note, 1000)}" for note in ending.notes)
     parts.append(_footer(job))
     return "\n\n".join(parts)
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,13 +42,12 @@ from tireless.agents.process import AgentProcess
 from tireless.agents.sandbox import Sandbox
 from tireless.agents.shell import Shell, shell_command
 from tireless.agents.transcript import seal_transcript
-from tireless.config import CommentPolicy
+from tireless.config import CommentPolicy, agent_environment
 from tireless.delivery import Ending
 from tireless.entities import (
     AgentRun,
     Claim,
     ClaimLost,
-    Comment,
     EventKind,
     IllegalTransition,
     Issue,
@@ -73,7 +73,7 @@ from tireless.governor import Next
 from tireless.labels import is_opted_in
 from tireless.lease import LeaseKeeper
 from tireless.process import ChildContext
-from tireless.redact import Redactor
+from tireless.redact import Redactor, secrets_in
 from tireless.store import jobs, lanes, repos, runs, writes
 from tireless.store.connection import Link, is_outage, through_outage
 from tireless.store.queries import Connection
@@ -81,6 +81,7 @@ from tireless.workspace import (
     BranchMoved,
     Cancelled,
     Checkout,
+    Collected,
     DiskFull,
     Mirror,
     NotCollected,
@@ -156,7 +157,8 @@ class Work:
             url, timeout=self._config.database.connect_timeout_seconds, name="tireless-runner-work"
         )
         self._agent_kind = claim.job.claimed_lane or claim.job.lane
-        self._redactor = Redactor(self._config.secrets())
+        agent_env = agent_environment(self._config.lane[self._agent_kind])
+        self._redactor = Redactor((*self._config.secrets(), *secrets_in(agent_env)))
         self._client_made: ForgeClient | None = None
         self._repo_row: TrackedRepo | None = None
         self._paid = False  # past the agent: a cancel or a stop no longer throws the work away
@@ -241,7 +243,7 @@ class Work:
                 ending = dataclasses.replace(ending, state=JobState.FAILED, why=why)
             self._advance(Phase.ANNOUNCE, result=ending.to_json())
             return
-        ending = dataclasses.replace(ending, diffstat=collected.diffstat.text)
+        ending = dataclasses.replace(ending, diffstat=collected.diffstat.text, notes=_notes(collected))
         command = self._repo().verify_command
         if command and ending.state is JobState.DELIVERED:
             ending = self._verified(command, checkout, mirror, ending)
@@ -330,6 +332,7 @@ class Work:
             resume=session is not None,
         )
         command = adapter.command(task, lane, places)
+        reports.clear(checkout.report)
         run = self._db(
             lambda c: runs.start(
                 c,
@@ -401,6 +404,7 @@ class Work:
     def _settle(self, checkout: Checkout, run: AgentRun, conclusion: Conclusion) -> None:
         """The run has ended: what follows for the job and for the lane, in one transaction with the run's end."""
         job, lease = self._job, self._config.lease
+        conclusion = dataclasses.replace(conclusion, detail=self._redactor(conclusion.detail))
         decision = governor.decide(conclusion, job.attempts, lease.backoff_seconds)
         spent = not decision.keep_attempt and job.attempts >= job.max_attempts
         ending: Ending | None = None
@@ -412,7 +416,8 @@ class Work:
             tried = f" Gave up after {job.attempts} attempts." if spent and job.attempts > 1 else ""
             ending = Ending(JobState.FAILED, why=f"The agent {decision.why}.{tried}")
         if ending is not None:
-            ending = dataclasses.replace(ending, cost_usd=self._cost_with(run, conclusion))
+            cost = self._cost_with(run, conclusion)
+            ending = dataclasses.replace(ending, cost_usd=cost).masked(self._redactor)
 
         def record(conn: Connection) -> Job:
             with conn.transaction():
@@ -449,19 +454,21 @@ class Work:
 
     def _judge(self, checkout: Checkout, conclusion: Conclusion) -> Ending:
         """What the agent answered. Whether it did anything is for git to say, later."""
-        words = conclusion.final_text
+        words, most = conclusion.final_text, self._config.delivery.max_children
         try:
             answer = reports.read_outcome(checkout.report)
             if answer is not None and answer.status is reports.Status.BLOCKED:
-                return Ending(JobState.BLOCKED, summary=answer.summary, question=answer.question)
-            summary = (answer.summary if answer is not None else None) or words
+                return Ending(JobState.BLOCKED, summary=answer.summary or None, question=answer.question)
+            summary = (answer.summary if answer is not None else "") or words
             if self._job.kind is JobKind.PLAN:
-                plan = reports.read_plan(checkout.report, self._config.delivery.max_children)
-                return _proposal(plan, "plan.json", summary)
+                plan = reports.read_plan(checkout.report, most)
+                children = plan.children if plan is not None else None
+                return _proposal(children, "plan.json", (plan.summary if plan else "") or summary)
             if self._job.kind is JobKind.DISCOVER:
-                findings = reports.read_findings(checkout.report, self._config.delivery.max_children)
-                return _proposal(findings, "findings.json", summary)
-        except reports.BadReport as e:
+                survey = reports.read_findings(checkout.report)
+                findings = survey.findings[:most] if survey is not None else None
+                return _proposal(findings, "findings.json", (survey.summary if survey else "") or summary)
+        except reports.ReportError as e:
             if self._job.kind is not JobKind.IMPLEMENT:
                 return Ending(JobState.FAILED, why=f"The agent's answer cannot be used: {e}", summary=words)
             # The work is in the checkout; a broken note about it does not make it worthless.
@@ -469,20 +476,38 @@ class Work:
         return Ending(JobState.DELIVERED, summary=summary)
 
     def _prompt(self, issue: Issue, checkout: Checkout, *, resumed: bool) -> str:
-        comments = self._comments(issue)
-        return prompts.build(
+        request = prompts.Request(
             self._job.kind,
-            issue,
-            comments,
-            branch=checkout.branch,
-            again=checkout.start_commit != checkout.base_commit,
-            resumed=resumed,
-            report_dir=checkout.report,
-            config=self._config.prompt,
-            append=self._config.lane[self._agent_kind].append_prompt,
+            self._job.issue.repo_ref.full_name,
+            self._job.issue.number,
+            issue.title,
+            issue.body,
+            issue.author,
+            checkout.report,
+            checkout.default_branch,
+            remarks=[] if resumed else self._remarks(issue),
+            earlier=self._earlier_work(checkout),
+            verify_command=self._repo().verify_command,
+            max_children=self._config.delivery.max_children,
         )
+        if resumed:
+            return prompts.resume_prompt(request)
+        text = prompts.build_prompt(request, self._config.prompt.max_chars, secrets.token_hex(8))
+        more = self._config.lane[self._agent_kind].append_prompt
+        return f"{text}\n{more}\n" if more else text
 
-    def _comments(self, issue: Issue) -> list[Comment]:
+    def _earlier_work(self, checkout: Checkout) -> prompts.Earlier | None:
+        if checkout.start_commit == checkout.base_commit:
+            return None
+        commits = self._workspaces.commits_between(
+            self._mirror_as_it_is(), checkout.base_commit, checkout.start_commit
+        )
+        ref = self._job.issue
+        earlier = self._db(lambda c: jobs.find(c, owner=ref.owner, repo=ref.repo, number=ref.number))
+        url = next((job.pull_request_url for job in earlier if job.pull_request_url), None)
+        return prompts.Earlier(checkout.branch, commits, url)
+
+    def _remarks(self, issue: Issue) -> list[prompts.Remark]:
         policy = self._config.prompt.comments
         if policy is CommentPolicy.NONE:
             return []
@@ -490,7 +515,7 @@ class Work:
         kept = [c for c in found if not c.body.startswith("<!-- tireless:")]
         if policy is CommentPolicy.AUTHOR:
             kept = [c for c in kept if c.author.casefold() == issue.author.casefold()]
-        return kept
+        return [prompts.Remark(c.author, c.body) for c in kept]
 
     def _verified(self, command: str, checkout: Checkout, mirror: Mirror, ending: Ending) -> Ending:
         """Run the repository's verify command as the agent ran: its code is in the checkout too."""
@@ -525,7 +550,7 @@ class Work:
             raise left
         if result.outcome is Outcome.COMPLETED:
             return ending
-        tail = self._redactor.text(result.final_text or "")
+        tail = self._redactor(result.final_text or "")
         why = f"The verify command `{command}` failed: {result.detail}."
         return dataclasses.replace(ending, state=JobState.FAILED, why=why, verify_tail=tail)
 
@@ -750,7 +775,7 @@ class Work:
         """The job's own fault, or ours: again with backoff, or failed with the reason once attempts are used up."""
         if not isinstance(error, TirelessError):
             log.error("fault job=%s", self._job.id, exc_info=error)
-        why = self._redactor.text(f"{type(error).__name__}: {error}")[:2000]
+        why = self._redactor(f"{type(error).__name__}: {error}")[:2000]
         job, lease = self._job, self._config.lease
         if job.attempts < job.max_attempts:
             delay = governor.backoff(job.attempts, lease.backoff_seconds)
@@ -782,6 +807,12 @@ def _end_run(conn: Connection, run_id: UUID, worker: str, conclusion: Conclusion
         usage=conclusion.usage,
         session_id=conclusion.session_id,
     )
+
+
+def _notes(collected: Collected) -> tuple[str, ...]:
+    left_out = [f"`{path}` is not in the commit: {why}" for path, why in collected.left_out]
+    unchanged = [] if collected.advanced else ["This run added nothing to what was on the branch."]
+    return (*unchanged, *collected.notes, *left_out[:20])
 
 
 def _proposal(found: Any, name: str, summary: str | None) -> Ending:
