@@ -13,8 +13,9 @@ from tireless import __version__, config
 from tireless.config import Config, ConfigError
 from tireless.notify import Notifier
 from tireless.process import Exit, check_reload
+from tireless.supervisor.errands import Errands
 from tireless.supervisor.logs import Logs
-from tireless.supervisor.loop import Supervisor
+from tireless.supervisor.loop import Main, Supervisor, run_poller, run_runner
 
 DESCRIPTION = """\
 Polls your forges for issues with the label `tireless`, runs a coding agent on each, and leaves a
@@ -74,7 +75,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    errands: Errands | None = None,
+    poller: Main = run_poller,
+    runner: Main = run_runner,
+) -> int:
+    """The command; its exit code. The parts that do the work can be replaced."""
     args = _parser().parse_args(argv)
     try:
         loaded = config.load(args.config, os.environ)
@@ -91,4 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return logs.apply(check_reload(current, config.load(args.config, os.environ)))
 
     notifier = Notifier.from_environ(os.environ)
-    return Supervisor(loaded, reload, notifier=notifier, on_fork=logs.speaker).run()
+    supervisor = Supervisor(
+        loaded, reload, errands=errands, poller=poller, runner=runner, notifier=notifier, on_fork=logs.speaker
+    )
+    return supervisor.run()

@@ -53,13 +53,13 @@ class Stage(Enum):
     OVER = "over"
 
 
-def _poller(ctx: ChildContext) -> int:
+def run_poller(ctx: ChildContext) -> int:
     from tireless import poller  # in the child: the supervisor itself never loads a database driver
 
     return poller.main(ctx)
 
 
-def _runner(ctx: ChildContext) -> int:
+def run_runner(ctx: ChildContext) -> int:
     from tireless import runner
 
     return runner.main(ctx)
@@ -75,8 +75,8 @@ class Supervisor:
         reload: Callable[[Config], Config],
         *,
         errands: Errands | None = None,
-        poller: Main = _poller,
-        runner: Main = _runner,
+        poller: Main = run_poller,
+        runner: Main = run_runner,
         notifier: Notifier | None = None,
         on_fork: Callable[[str], None] = lambda name: None,
     ) -> None:
