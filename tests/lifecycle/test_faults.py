@@ -32,7 +32,9 @@ def zombies_of(parent: int) -> list[int]:
     return found
 
 
-def test_fault_15_a_killed_supervisor_takes_its_children_along_and_the_next_one_clears_up(supervised: Make) -> None:
+def test_fault_15_a_killed_supervisor_takes_its_children_along_and_the_next_one_clears_up(
+    supervised: Make,
+) -> None:
     s = supervised(runners={"claude_code": 1, "opencode": 1})
     s.behave(claude_code="agent", poller="stubborn", opencode="hang_in_main_loop")
     s.start_ready()
@@ -152,7 +154,9 @@ def test_fault_17_a_crash_looping_lane_trips_after_five_and_the_other_lane_works
     s.await_log("ready: poller 1/1, claude_code 1/1, opencode 1/1", count=2)
 
 
-def test_fault_17_a_lane_that_never_comes_up_does_not_keep_the_others_from_being_ready(supervised: Make) -> None:
+def test_fault_17_a_lane_that_never_comes_up_does_not_keep_the_others_from_being_ready(
+    supervised: Make,
+) -> None:
     s = supervised(runners={"claude_code": 1, "opencode": 1}, restart_delay_seconds=0.01)
     s.behave(claude_code="fail")
     s.start()
