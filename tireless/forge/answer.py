@@ -118,6 +118,8 @@ def read_answer(
 def _success(request: Request, status: int, headers: Headers, body: bytes) -> Reply | Broken:
     if headers.get("content-encoding", "identity").lower() != "identity":
         return Broken(request, status, "is compressed, which was not asked")
+    if not re.fullmatch(r"\s*[0-9]+\s*", headers.get("content-length", "0")):
+        return Broken(request, status, "has a Content-Length that is no length")
     etag = headers.get("etag")
     following = next_page(headers.get("link", ""))
     if status in (204, 205) or not body.strip():

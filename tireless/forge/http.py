@@ -283,7 +283,12 @@ def _transport_error(request: Request, error: urllib3.exceptions.HTTPError) -> F
     cause = error.__cause__ or error.__context__
     if isinstance(error, http.client.IncompleteRead) or isinstance(cause, http.client.IncompleteRead):
         return CutOff(request, None, "the answer ends before its announced length")
-    if isinstance(error, urllib3.exceptions.TimeoutError):
+    if isinstance(error, urllib3.exceptions.InvalidHeader):
+        return Broken(request, None, "contradicts itself in its headers")
+    refused = isinstance(
+        error, urllib3.exceptions.NewConnectionError
+    )  # which urllib3 counts among the timeouts
+    if isinstance(error, urllib3.exceptions.TimeoutError) and not refused:
         return Unreachable(request, None, "no whole answer in time")
     text = " ".join(str(error).split())[:200]
     return Unreachable(request, None, f"{type(error).__name__}: {text}")
