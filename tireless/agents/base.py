@@ -243,6 +243,12 @@ def whole(value: Any) -> int | None:
     return None if result is None else int(result)
 
 
+def dollars(value: Any) -> float | None:
+    """An amount of money, to the millionth, so that sums of it read as they were meant."""
+    result = number(value)
+    return None if result is None else round(result, 6)
+
+
 def mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 

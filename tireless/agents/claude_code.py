@@ -29,6 +29,7 @@ from tireless.agents.base import (
     Task,
     clean_text,
     describe_exit,
+    dollars,
     listing,
     mapping,
     number,
@@ -256,7 +257,7 @@ def _final_usage(row: Mapping[str, Any], running: Usage) -> Usage:
         tokens_in, tokens_out = _input_tokens(used), whole(used.get("output_tokens")) or 0
     model = running.model or (clean_text(models[0][0], 100) if models else None)
     return Usage(
-        cost_usd=number(row.get("total_cost_usd")),
+        cost_usd=dollars(row.get("total_cost_usd")),
         input_tokens=tokens_in,
         output_tokens=tokens_out,
         turns=whole(row.get("num_turns")),

@@ -28,6 +28,7 @@ from tireless.agents.base import (
     Task,
     clean_text,
     describe_exit,
+    dollars,
     mapping,
     number,
     whole,
@@ -136,7 +137,7 @@ class OpenCodeDecoder:
         written = sum(whole(n) or 0 for n in (tokens.get("output"), tokens.get("reasoning")))
         self._usage = replace(
             self._usage,
-            cost_usd=(self._usage.cost_usd or 0.0) + (number(part.get("cost")) or 0.0),
+            cost_usd=dollars((self._usage.cost_usd or 0.0) + (dollars(part.get("cost")) or 0.0)),
             input_tokens=(self._usage.input_tokens or 0) + read,
             output_tokens=(self._usage.output_tokens or 0) + written,
             turns=(self._usage.turns or 0) + 1,

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.agent.runs import Job
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    """A job of its own, and an end to all its processes."""
+    job = Job(tmp_path)
+    yield job
+    job.clean()
