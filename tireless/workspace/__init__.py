@@ -164,6 +164,10 @@ class Workspaces:
         """The job's checkout on this host, if there is a complete one."""
         return read_record(self._work / _job(job_id))
 
+    def commits_between(self, mirror: Mirror, base: str, head: str) -> int:
+        """How many commits `head` has that `base` has not."""
+        return int(self._git(("rev-list", "--count", head, f"^{base}"), mirror.where).text)
+
     def collect(self, checkout: Checkout, mirror: Mirror, message: str) -> Collected:
         """Take the agent's work into the mirror, what it left uncommitted as one more commit with `message`.
 

@@ -60,25 +60,24 @@ def disarm(work_tree: Path, turn: Callable[[], None]) -> None:
     seen = 0
     while waiting:
         directory = waiting.pop()
-        for entry in _entries(directory):
-            seen += 1
-            if seen % _TURN_ENTRIES == 0:
-                turn()
-            if directory == top and entry.name == b".git":
-                continue
-            if _disarm_entry(entry):
-                waiting.append(entry.path)
+        try:
+            for entry in _entries(directory):
+                seen += 1
+                if seen % _TURN_ENTRIES == 0:
+                    turn()
+                if not (directory == top and entry.name == b".git") and _disarm_entry(entry):
+                    waiting.append(entry.path)
+        except OSError as e:
+            shown = os.fsdecode(directory)
+            raise UnsafeWorkspace(f"{shown[:200]} cannot be read to its end: {e.strerror}") from None
 
 
 def _entries(directory: bytes) -> list[os.DirEntry[bytes]]:
     try:
-        try:
-            return list(os.scandir(directory))
-        except PermissionError:
-            os.chmod(directory, 0o700)
-            return list(os.scandir(directory))
-    except OSError as e:
-        raise UnsafeWorkspace(f"{os.fsdecode(directory)[:200]} cannot be read: {e.strerror}") from None
+        return list(os.scandir(directory))
+    except PermissionError:
+        os.chmod(directory, 0o700)
+        return list(os.scandir(directory))
 
 
 def _disarm_entry(entry: os.DirEntry[bytes]) -> bool:
