@@ -1,0 +1,5 @@
+import sys
+
+from tireless.ctl.cli import main
+
+sys.exit(main())

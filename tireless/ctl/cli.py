@@ -1,0 +1,102 @@
+"""Arguments in, exit code out. What goes wrong is told on stderr, in one line, with the way out."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psycopg
+
+from tireless import __version__, config
+from tireless.ctl import doctor, explain, jobs, lanes, logs, migrate, repos, status
+from tireless.ctl.commands import Group, Parser
+from tireless.ctl.output import Output
+from tireless.ctl.session import Exit, Session, failure
+from tireless.entities import TirelessError
+
+DESCRIPTION = """\
+Asks and tells the queue. Everything it changes is a row that every host obeys within seconds; it
+works whether or not a supervisor runs. Without a database URL it uses the embedded Postgres under
+state_dir, which it starts, and stops again, when no supervisor has.
+"""
+
+EPILOG = """\
+JOB is an id, the beginning of one, or OWNER/NAME#NUMBER for the latest job of an issue.
+REPO is OWNER/NAME, HOST/OWNER/NAME, FORGE:HOST/OWNER/NAME, a URL, or its number in `repo list`.
+LANE is claude_code (cc) or opencode (oc).
+
+first steps
+  tireless-ctl doctor                        is everything there that is needed?
+  tireless-ctl migrate                       make the tables
+  tireless-ctl repo add github:github.com/acme/site --make-labels
+  (set the label `tireless` on an issue and start tireless-supervisor)
+
+every day
+  tireless-ctl status                        lanes, workers, queue, what is in trouble
+  tireless-ctl jobs --state live             what waits and what runs
+  tireless-ctl explain acme/site#7           why does it not run?
+  tireless-ctl logs acme/site#7 -f           what is its agent doing?
+  tireless-ctl lane pause cc --reason "invoice first"
+
+exit codes
+  0   done
+  1   refused or failed; the text says why
+  64  bad command line
+  69  no database
+  78  the configuration cannot be used, or the schema does not fit this program
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line; `command` of what it parses is what to run."""
+    top = Parser(
+        prog="tireless-ctl",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"tireless {__version__}")
+    # Given before or after the command's name; SUPPRESS, or the later parser's default would win over the earlier.
+    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    common.add_argument("--config", type=Path, metavar="PATH", help="the configuration, a TOML file")
+    common.add_argument("--json", action="store_true", help="answer with one JSON document")
+    _take_options(top, common)
+    group = Group(top, common)
+    for module in (migrate, repos, lanes, jobs, logs, explain, status, doctor):
+        module.register(group)
+    return top
+
+
+def _take_options(target: argparse.ArgumentParser, source: argparse.ArgumentParser) -> None:
+    for action in source._actions:
+        target._add_action(action)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; its exit code (see --help)."""
+    try:
+        args = parser().parse_args(argv)
+    except SystemExit as e:
+        return e.code if isinstance(e.code, int) else Exit.USAGE
+    logging.basicConfig(level=logging.WARNING, format="tireless-ctl: %(message)s", stream=sys.stderr)
+    try:
+        with contextlib.suppress(AttributeError):
+            sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+        loaded = config.load(getattr(args, "config", None), os.environ, tokens=False)
+        code = args.command(Session(args, loaded, Output(getattr(args, "json", False))))
+        sys.stdout.flush()
+        return int(code)
+    except BrokenPipeError:  # `| head`: whoever read has what he wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return Exit.OK
+    except KeyboardInterrupt:
+        return 130
+    except (TirelessError, psycopg.Error) as e:
+        code, text = failure(e)
+        print(f"tireless-ctl: {text}", file=sys.stderr)
+        return code

@@ -1,0 +1,295 @@
+"""explain: why a job does not run, in one sentence. What is known is gathered first; the judgement is pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from tireless.config import Config
+from tireless.ctl import documents, lookup
+from tireless.ctl.commands import Group
+from tireless.ctl.output import age, clean, plural, seconds, when
+from tireless.ctl.session import Exit, Refused, Session, clock
+from tireless.entities import (
+    ForgeWrite,
+    Job,
+    JobState,
+    Lane,
+    PollResult,
+    PollSchedule,
+    TrackedRepo,
+    WorkerRole,
+    WriteOp,
+    WriteState,
+)
+from tireless.store import jobs, lanes, repos, workers, writes
+from tireless.store.queries import Connection
+from tireless.store.workers import Worker
+
+MORE = """\
+For a job that waits: what holds it back. For an issue without one: why there is none. The first reason is the
+one to act on; others that apply too follow it.
+
+examples
+  tireless-ctl explain acme/site#7
+  tireless-ctl explain 3f2a --json
+"""
+# How long a job whose workspace is on one host's disk waits for that host (store/sql/claim_next.sql).
+WORK_HOST_WAIT = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    code: str  # stable, for programs
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What rows tell about a job, all read at `now`, by the database's clock."""
+
+    now: datetime
+    job: Job
+    lane: Lane | None
+    repo: TrackedRepo | None
+    repo_running: int  # jobs of its repository in somebody's hands
+    alive: Sequence[Worker]  # processes that are there, of all hosts
+    ahead: int  # jobs of its lane that go before it
+    writes: Sequence[ForgeWrite] = ()
+    wake_seconds: float = 15.0
+
+
+def register(group: Group) -> None:
+    command = group.add("explain", run, "why a job does not run, in one sentence", MORE)
+    command.add_argument("job", metavar="JOB", help="an id, the beginning of one, or OWNER/NAME#NUMBER")
+
+
+def run(session: Session) -> int:
+    issue = lookup.parse_issue(session.args.job, session.config)
+    with session.database() as conn:
+        if issue is not None and not lookup.jobs_of_issue(conn, issue):
+            reasons = [_why_no_job(session, conn, issue)]
+            job = None
+        else:
+            job = lookup.job(conn, session.args.job, session.config)
+            reasons = why(gather(session, conn, job))
+    document = {
+        "job": documents.job(job) if job is not None else None,
+        "reason": reasons[0].code,
+        "text": reasons[0].text,
+        "also": [{"reason": r.code, "text": r.text} for r in reasons[1:]],
+    }
+    name = f"{job.issue.repo_ref.full_name}#{job.issue.number} ({job.state})" if job else session.args.job
+    lines = [f"{name}: {reasons[0].text}", *(f"also: {reason.text}" for reason in reasons[1:])]
+    session.out.give(document, "\n".join(clean(line) for line in lines))
+    return Exit.OK
+
+
+def gather(session: Session, conn: Connection, job: Job) -> Facts:
+    now = clock(conn)
+    held = jobs.find(conn, states=[JobState.CLAIMED, JobState.RUNNING], limit=100_000)
+    waiting = jobs.find(conn, states=[JobState.PENDING], lane=job.lane, limit=100_000)
+    place = (job.priority, job.created_at, job.issue.number)
+    return Facts(
+        now=now,
+        job=job,
+        lane=next((lane for lane in lanes.all_lanes(conn) if lane.lane is job.lane), None),
+        repo=next(iter(repos.find(conn, repo_id=job.repo_id)), None) if job.repo_id is not None else None,
+        repo_running=sum(j.repo_id == job.repo_id for j in held),
+        alive=[w for w in workers.of_host(conn) if session.is_alive(w, now)],
+        ahead=sum((j.priority, j.created_at, j.issue.number) < place and j.run_at <= now for j in waiting),
+        writes=writes.of_job(conn, job.id),
+        wake_seconds=session.config.runner.wake_seconds,
+    )
+
+
+def why(facts: Facts) -> list[Reason]:
+    """The reasons, the one to act on first; never empty."""
+    if facts.job.state.terminal:
+        return [_ended(facts.job), *_outbox(facts)]
+    if facts.job.state.held:
+        return [_in_hand(facts), *_outbox(facts)]
+    found = [*_lane(facts), *_workers(facts), *_repository(facts), *_job(facts), *_queue(facts)]
+    soon = f"nothing holds it back: a runner takes it within {seconds(facts.wake_seconds)}"
+    return [*(found or [Reason("ready", soon)]), *_outbox(facts)]
+
+
+def _lane(facts: Facts) -> list[Reason]:
+    lane, name = facts.lane, facts.job.lane
+    if lane is None:
+        return [Reason("lane_missing", f"lane {name} has no row: no supervisor has ever started with it")]
+    found = []
+    if lane.paused:
+        text = f"lane {name} is paused ({lane.pause_reason}); tireless-ctl lane resume {name} ends that"
+        found.append(Reason("lane_paused", text))
+    if lane.held and lane.held_until is None:
+        text = f"lane {name} is held until an operator resumes it ({lane.hold_reason}); tireless-ctl lane resume {name}"
+        found.append(Reason("lane_held", text))
+    elif lane.held and lane.held_until is not None and lane.held_until > facts.now:
+        text = f"lane {name} is held until {when(lane.held_until)} ({lane.hold_reason}); it lifts by itself"
+        found.append(Reason("lane_held", text))
+    if lane.cap == 0:
+        text = f"the cap of lane {name} is 0; tireless-ctl lane cap {name} N raises it"
+        found.append(Reason("lane_cap_zero", text))
+    return found
+
+
+def _workers(facts: Facts) -> list[Reason]:
+    runners = [w for w in facts.alive if w.role is WorkerRole.RUNNER and w.lane is facts.job.lane]
+    if runners:
+        return []
+    text = f"no runner of lane {facts.job.lane} is alive on any host; start tireless-supervisor"
+    if facts.alive:
+        hosts = ", ".join(sorted({w.host for w in facts.alive}))
+        text = (
+            f"no runner of lane {facts.job.lane} is alive, though tireless runs on {hosts}; see that lane's log"
+        )
+    return [Reason("no_runner", text)]
+
+
+def _repository(facts: Facts) -> list[Reason]:
+    repo = facts.repo
+    if repo is None:
+        return [Reason("repo_untracked", "its repository is no longer tracked")]
+    found = []
+    if not repo.schedule.enabled:
+        text = f"its repository is disabled; tireless-ctl repo enable {repo.ref.full_name}"
+        found.append(Reason("repo_disabled", text))
+    until = quiet_until(repo.schedule, facts.now)
+    if until is not None:
+        found.append(Reason("repo_quiet", f"its repository has quiet hours until {until}"))
+    if repo.max_running is not None and facts.repo_running >= repo.max_running:
+        text = f"its repository is at its own limit of {plural(repo.max_running, 'job')} at once"
+        found.append(Reason("repo_limit", text))
+    return found
+
+
+def quiet_until(schedule: PollSchedule, now: datetime) -> str | None:
+    """The end of the quiet hours on the wall, if it is quiet now; as tireless_is_quiet of the schema has it."""
+    start, end = schedule.quiet_from, schedule.quiet_until
+    if start is None or end is None or start == end:
+        return None
+    wall = now.astimezone(ZoneInfo(schedule.quiet_zone)).time().replace(tzinfo=None)
+    quiet = start <= wall < end if start < end else wall >= start or wall < end
+    return f"{end:%H:%M} {schedule.quiet_zone}" if quiet else None
+
+
+def _job(facts: Facts) -> list[Reason]:
+    job = facts.job
+    found = []
+    if job.run_at > facts.now:
+        text = f"it waits until {when(job.run_at)} after {plural(job.attempts, 'attempt')}"
+        found.append(Reason("backoff", text + (f": {job.last_error}" if job.last_error else "")))
+    hosts = {w.host for w in facts.alive if w.role is WorkerRole.RUNNER and w.lane is job.lane}
+    others_from = job.updated_at + WORK_HOST_WAIT
+    if job.work_host is not None and hosts and job.work_host not in hosts and facts.now < others_from:
+        text = (
+            f"its workspace is on {job.work_host}, where no runner is alive; other hosts begin it anew from "
+            f"{when(others_from)}"
+        )
+        found.append(Reason("work_elsewhere", text))
+    return found
+
+
+def _queue(facts: Facts) -> list[Reason]:
+    lane = facts.lane
+    if lane is None or lane.cap == 0:
+        return []
+    if lane.running >= lane.cap:
+        text = f"lane {lane.lane} is full: {lane.running} of {lane.cap} running"
+        if facts.ahead:
+            text += f", and {plural(facts.ahead, 'job')} before it"
+        return [Reason("lane_full", text)]
+    if facts.ahead:
+        return [Reason("queued", f"{plural(facts.ahead, 'job')} of its lane go before it")]
+    return []
+
+
+def _in_hand(facts: Facts) -> Reason:
+    job = facts.job
+    if job.claim_expires_at is not None and job.claim_expires_at < facts.now:
+        text = f"the lease of {job.claimed_by} has run out; a poller takes the job back at its next sweep"
+        if not any(w.role is WorkerRole.POLLER for w in facts.alive):
+            text = (
+                f"the lease of {job.claimed_by} has run out and no poller is alive; start tireless-supervisor"
+            )
+        return Reason("lease_expired", text)
+    if job.cancel_requested_at is not None:
+        text = f"it was asked to stop {age(job.cancel_requested_at, facts.now)} ({job.cancel_reason})"
+        return Reason("stopping", text)
+    return Reason("running", f"it runs: phase {job.phase}, attempt {job.attempts}, held by {job.claimed_by}")
+
+
+def _ended(job: Job) -> Reason:
+    text = f"it ended as {job.state} at {when(job.finished_at)}"
+    if job.state is JobState.DELIVERED:
+        return Reason("ended", text + (f": {job.pull_request_url}" if job.pull_request_url else ""))
+    text += f": {job.last_error}" if job.last_error else ""
+    return Reason("ended", f"{text}; tireless-ctl retry {str(job.id)[:8]} has the issue worked again")
+
+
+def _outbox(facts: Facts) -> list[Reason]:
+    found = []
+    waiting = [w for w in facts.writes if w.state is WriteState.WAITING]
+    if waiting:
+        error = next((w.last_error for w in waiting if w.last_error), None)
+        text = f"{plural(len(waiting), 'write')} to its forge {'wait' if len(waiting) > 1 else 'waits'}"
+        text += f" (the last error: {error})" if error else ""
+        found.append(Reason("write_waiting", f"{text}; until then the issue makes no new job"))
+    for write in facts.writes:
+        if write.state is WriteState.REFUSED:
+            text = f"its forge refused to {_SAID.get(write.op, write.op)}: {write.last_error}"
+            if write.op is WriteOp.REMOVE_LABEL:
+                text += "; the issue makes no new job until the label is taken off by hand"
+            found.append(Reason("write_refused", text))
+    return found
+
+
+_SAID = {
+    WriteOp.PULL_REQUEST: "open the pull request",
+    WriteOp.STATUS_COMMENT: "write the status comment",
+    WriteOp.COMMENT: "write a comment",
+    WriteOp.STATE_LABEL: "set the state label",
+    WriteOp.ADD_LABEL: "set a label",
+    WriteOp.REMOVE_LABEL: "take the opt-in label off",
+    WriteOp.CHILD_ISSUE: "open a child issue",
+}
+
+
+# -- an issue without a job -----------------------------------------------------------------------------------
+
+
+def _why_no_job(session: Session, conn: Connection, issue: lookup.IssuePattern) -> Reason:
+    found = [r for r in repos.tracked(conn, disabled_too=True) if issue.repo.matches(r.ref)]
+    if not found:
+        return Reason(
+            "repo_untracked", f"there is no job: {issue.repo} is not tracked; tireless-ctl repo add starts that"
+        )
+    if len(found) > 1:
+        raise Refused(
+            f"{issue.repo} is more than one: {', '.join(str(r.ref) for r in found)}; write it in full"
+        )
+    now = clock(conn)
+    polling = any(w.role is WorkerRole.POLLER and session.is_alive(w, now) for w in workers.of_host(conn))
+    return why_no_job(found[0], session.config, polling, now)
+
+
+def why_no_job(repo: TrackedRepo, config: Config, polling: bool, now: datetime) -> Reason:
+    """Why an issue of a tracked repository has never had a job; pure."""
+    if not repo.schedule.enabled:
+        text = f"its repository is disabled; tireless-ctl repo enable {repo.ref.full_name}"
+        return Reason("repo_disabled", f"there is no job: {text}")
+    if not polling:
+        return Reason("no_poller", "there is no job: no poller is alive on any host; start tireless-supervisor")
+    if repo.poll_result is None:
+        return Reason("not_polled", "there is no job yet: its repository has not been polled")
+    if repo.poll_result not in (PollResult.CHANGED, PollResult.UNCHANGED):
+        text = f"there is no job: the last poll of its repository was {repo.poll_result} ({repo.poll_detail})"
+        return Reason("poll_failed", text)
+    return Reason(
+        "not_opted_in",
+        f"there is no job: {age(repo.last_polled_at, now)} the poller saw no open issue of that number with the label "
+        f"{config.labels.opt_in!r}",
+    )

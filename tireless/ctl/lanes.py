@@ -1,0 +1,171 @@
+"""lane: how much of each agent may run, on all hosts together."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from datetime import UTC, datetime
+
+from tireless.ctl import documents, lookup
+from tireless.ctl.commands import Group
+from tireless.ctl.output import Cell, clean, when
+from tireless.ctl.session import Exit, Refused, Session
+from tireless.entities import AgentKind, Lane
+from tireless.store import lanes
+from tireless.store.queries import Connection
+
+CAP_MORE = """\
+Exact from the moment it is written, over all hosts. What runs beyond a lowered cap runs to its end; 0 starts
+nothing more. A cap in the configuration is written when a supervisor first makes the lane, and when a reload
+brings another one.
+
+examples
+  tireless-ctl lane cap cc 3
+"""
+PAUSE_MORE = """\
+What runs goes on, nothing new starts until `lane resume`.
+
+examples
+  tireless-ctl lane pause cc --reason "invoice first"
+"""
+HOLD_MORE = """\
+A pause that ends by itself. Of two holds the longer one counts; `lane resume` ends them all.
+
+examples
+  tireless-ctl lane hold oc --for 2h --reason "rate limit of the account"
+  tireless-ctl lane hold oc --until 2026-05-01T06:00+02:00
+"""
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def register(top: Group) -> None:
+    group = top.group("lane", "how much of each agent may run, over all hosts")
+    group.add("list", run_list, "caps, what runs, what waits, what is held")
+    cap = group.add("cap", run_cap, "set how many jobs of a lane run at once", CAP_MORE)
+    _lane(cap)
+    cap.add_argument("cap", type=_cap, metavar="N")
+    pause = group.add("pause", run_pause, "start nothing more in a lane", PAUSE_MORE)
+    _lane(pause)
+    pause.add_argument("--reason", default="paused by an operator")
+    _lane(group.add("resume", run_resume, "end a pause and a hold"))
+    hold = group.add("hold", run_hold, "start nothing more in a lane for a while", HOLD_MORE)
+    _lane(hold)
+    length = hold.add_mutually_exclusive_group(required=True)
+    length.add_argument("--for", dest="length", type=_length, metavar="TIME", help="such as 90s, 30m, 2h, 1d")
+    length.add_argument(
+        "--until", type=_moment, metavar="TIME", help="ISO 8601; without a zone, this machine's"
+    )
+    hold.add_argument("--reason", default="held by an operator")
+
+
+def _lane(command: argparse.ArgumentParser) -> None:
+    command.add_argument("lane", type=lookup.lane, metavar="LANE", help="claude_code (cc) or opencode (oc)")
+
+
+def _cap(text: str) -> int:
+    if not text.isdigit() or int(text) > 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number between 0 and 1000")
+    return int(text)
+
+
+def _length(text: str) -> float:
+    match = re.fullmatch(r"(\d{1,6})([smhd])", text)
+    if match is None or int(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no length of time such as 90s, 30m, 2h or 1d")
+    return float(int(match[1]) * _UNITS[match[2]])
+
+
+def _moment(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 2026-05-01T06:00+02:00") from None
+
+
+def run_list(session: Session) -> int:
+    with session.database() as conn:
+        found = lanes.all_lanes(conn)
+    session.out.give([documents.lane(lane) for lane in found], table(session, found))
+    return Exit.OK
+
+
+def table(session: Session, found: list[Lane]) -> str:
+    if not found:
+        return "no lane yet; a supervisor's first start makes them, or tireless-ctl migrate"
+    rows: list[list[Cell | str]] = [
+        [lane.lane.value, f"{lane.running}/{lane.cap}", str(lane.pending), _state(lane), _why(lane)]
+        for lane in found
+    ]
+    return session.out.table(["LANE", "RUNNING", "WAITING", "STATE", "WHY"], rows)
+
+
+def _state(lane: Lane) -> Cell:
+    if lane.paused:
+        return Cell("paused", "bad")
+    if lane.held:
+        return Cell("held", "bad")
+    return Cell("full", "busy") if lane.running >= lane.cap else Cell("open", "good")
+
+
+def _why(lane: Lane) -> str:
+    parts = [clean(lane.pause_reason or "", 120)] if lane.paused else []
+    if lane.held:
+        end = f"until {when(lane.held_until)}" if lane.held_until else "until lane resume"
+        parts.append(f"{clean(lane.hold_reason or '', 120)} ({end})")
+    return "; ".join(part for part in parts if part)
+
+
+def run_cap(session: Session) -> int:
+    with session.database() as conn:
+        lanes.set_cap(conn, session.args.lane, session.args.cap)
+        lane = _get(conn, session.args.lane)
+    text = f"{lane.lane}: cap {lane.cap}, {lane.running} running"
+    if lane.running > lane.cap:
+        text += "; what is above it runs to its end"
+    session.out.give(documents.lane(lane), text)
+    return Exit.OK
+
+
+def run_pause(session: Session) -> int:
+    with session.database() as conn:
+        _get(conn, session.args.lane)
+        lanes.pause(conn, session.args.lane, session.args.reason)
+        lane = _get(conn, session.args.lane)
+    text = f"{lane.lane}: paused, {lane.running} still running; tireless-ctl lane resume {lane.lane} ends it"
+    session.out.give(documents.lane(lane), text)
+    return Exit.OK
+
+
+def run_resume(session: Session) -> int:
+    with session.database() as conn:
+        before = _get(conn, session.args.lane)
+        lanes.resume(conn, session.args.lane)
+        lane = _get(conn, session.args.lane)
+    was = before.paused or before.held
+    text = f"{lane.lane}: resumed" if was else f"{lane.lane}: was neither paused nor held"
+    session.out.give(documents.lane(lane), text)
+    return Exit.OK
+
+
+def run_hold(session: Session) -> int:
+    args = session.args
+    with session.database() as conn:
+        _get(conn, args.lane)
+        if args.until is not None:
+            lanes.hold(conn, args.lane, args.reason, until=args.until)
+        else:
+            lanes.hold(conn, args.lane, args.reason, seconds=args.length)
+        lane = _get(conn, args.lane)
+    if lane.held_until is None:
+        text = f"{lane.lane}: held already, until tireless-ctl lane resume {lane.lane} ({lane.hold_reason})"
+    else:
+        text = f"{lane.lane}: held until {when(lane.held_until)}"
+    session.out.give(documents.lane(lane), clean(text))
+    return Exit.OK
+
+
+def _get(conn: Connection, kind: AgentKind) -> Lane:
+    for lane in lanes.all_lanes(conn):
+        if lane.lane is kind:
+            return lane
+    raise Refused(f"lane {kind} has no row yet; start a supervisor or run tireless-ctl migrate")

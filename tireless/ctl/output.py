@@ -1,0 +1,131 @@
+"""One JSON document, or text for people: aligned columns, colour on a terminal only.
+
+Titles, error texts and agents' words come from strangers: what would move a terminal's cursor, recolour it or turn
+its text around is replaced before it is printed. In JSON it is escaped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+_COLOURS = {
+    "bad": "31",  # red
+    "good": "32",
+    "busy": "33",
+    "dim": "2",
+}
+_UNSEEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}  # control, format (bidirectional too), private, line breaks
+_GAP = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A word of a table, with what it says about itself: bad, good, busy, dim."""
+
+    text: str
+    tone: str | None = None
+
+
+class Output:
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self._colour = not as_json and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+    def give(self, document: Any, text: str) -> None:
+        """The answer of a command: `document` for programs, `text` for people."""
+        if self.as_json:
+            print(json.dumps(document, indent=2, ensure_ascii=not _utf8()))
+        elif text:
+            print(text)
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> str:
+        cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+        texts = [[clean(cell.text) or "-" for cell in row] for row in cells]
+        widths = [max(len(t) for t in column) for column in zip(head, *texts, strict=True)]
+        lines = [_line(list(head), widths, [self.paint("dim")] * len(head))]
+        for row, shown in zip(cells, texts, strict=True):
+            lines.append(_line(shown, widths, [self.paint(cell.tone) for cell in row]))
+        return "\n".join(lines)
+
+    def facts(self, pairs: Sequence[tuple[str, Any]]) -> str:
+        """Names and values, one a line; what is None is left out."""
+        shown = [(name, value) for name, value in pairs if value is not None]
+        width = max((len(name) for name, _ in shown), default=0)
+        return "\n".join(f"{name:<{width}}{_GAP}{clean(str(value))}" for name, value in shown)
+
+    def paint(self, tone: str | None) -> str:
+        """The escape code of a tone, or nothing."""
+        return _COLOURS[tone] if self._colour and tone else ""
+
+
+def _line(texts: Sequence[str], widths: Sequence[int], codes: Sequence[str]) -> str:
+    parts = []
+    for i, (text, width, code) in enumerate(zip(texts, widths, codes, strict=True)):
+        padding = " " * (width - len(text)) if i + 1 < len(texts) else ""
+        parts.append((f"\x1b[{code}m{text}\x1b[0m" if code else text) + padding)
+    return _GAP.join(parts)
+
+
+def _utf8() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def clean(text: str, limit: int | None = None) -> str:
+    """On one line, and without anything that acts on a terminal."""
+    shown = "".join(
+        " " if c in "\n\t\r" else "\N{REPLACEMENT CHARACTER}" if unicodedata.category(c) in _UNSEEN else c
+        for c in text
+    )
+    if limit is not None and len(shown) > limit:
+        return shown[: limit - 1] + "…"
+    return shown
+
+
+def plural(n: int, word: str) -> str:
+    return f"{n} {word}" if n == 1 else f"{n} {word}s"
+
+
+def seconds(value: float) -> str:
+    """A length of time in its largest fitting units: 45s, 12m, 3h 5m, 2d 4h."""
+    whole = int(max(value, 0))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60}m" if whole % 3600 >= 60 else f"{whole // 3600}h"
+    return f"{whole // 86400}d {whole % 86400 // 3600}h" if whole % 86400 >= 3600 else f"{whole // 86400}d"
+
+
+def age(moment: datetime | None, now: datetime) -> str:
+    """How long ago, or how far ahead, by the database's clock."""
+    if moment is None:
+        return "never"
+    delta = now - moment
+    return (
+        f"{seconds(delta.total_seconds())} ago"
+        if delta >= timedelta(0)
+        else f"in {seconds(-delta.total_seconds())}"
+    )
+
+
+def when(moment: datetime | None) -> str | None:
+    """In this terminal's zone, to the second."""
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment is not None else None
+
+
+def detail_text(detail: Mapping[str, Any]) -> str:
+    """The detail of an event on one line."""
+    return " ".join(f"{key}={_word(value)}" for key, value in detail.items() if value is not None)
+
+
+def _word(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False) if " " in text and isinstance(value, str) else text

@@ -1,0 +1,148 @@
+"""status: lanes, workers, queue, outbox, and what is in trouble, on one page."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tireless.agents import sandbox
+from tireless.config import Config, ConfigError
+from tireless.ctl import documents
+from tireless.ctl.commands import Group
+from tireless.ctl.lanes import table as lane_table
+from tireless.ctl.output import Cell, age, clean, plural
+from tireless.ctl.session import Exit, Session, clock
+from tireless.entities import JobState, Lane, PollResult, TrackedRepo, WorkerRole, WriteState
+from tireless.store import jobs, lanes, repos, workers, writes
+from tireless.store.queries import Connection
+from tireless.store.workers import Worker
+
+MORE = """\
+Processes of this host are looked for; those of others count as alive if they were seen in the last three minutes.
+
+examples
+  tireless-ctl status
+  tireless-ctl status --json | jq .jobs
+"""
+_GOOD = (PollResult.CHANGED, PollResult.UNCHANGED)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What rows tell, all read at `now`, by the database's clock."""
+
+    now: datetime
+    lanes: list[Lane]
+    workers: list[tuple[Worker, bool]]  # each with whether it is alive
+    jobs: dict[JobState, int]
+    writes: dict[WriteState, int]
+    repos: list[TrackedRepo]
+    sandbox: tuple[str, bool]  # in words, and whether it is as the configuration wants it
+
+    @property
+    def in_trouble(self) -> list[TrackedRepo]:
+        return [r for r in self.repos if r.schedule.enabled and r.poll_result not in (None, *_GOOD)]
+
+
+def register(group: Group) -> None:
+    group.add("status", run, "lanes, workers, queue, and what is in trouble", MORE)
+
+
+def run(session: Session) -> int:
+    with session.database() as conn:
+        picture = look(session, conn)
+    session.out.give(_document(session, picture), _page(session, picture))
+    return Exit.OK
+
+
+def look(session: Session, conn: Connection) -> Picture:
+    now = clock(conn)
+    return Picture(
+        now=now,
+        lanes=lanes.all_lanes(conn),
+        workers=[(w, session.is_alive(w, now)) for w in workers.of_host(conn)],
+        jobs=jobs.counts(conn),
+        writes=writes.counts(conn),
+        repos=repos.tracked(conn, disabled_too=True),
+        sandbox=describe_sandbox(session.config),
+    )
+
+
+def describe_sandbox(config: Config) -> tuple[str, bool]:
+    """What agents would run in on this machine, in words, and whether that is what is asked for. Runs bubblewrap."""
+    warnings = logging.getLogger(sandbox.__name__)
+    was, warnings.disabled = warnings.disabled, True  # it is the answer here, not a warning beside it
+    try:
+        return sandbox.probe(config.sandbox).description, True
+    except ConfigError as e:
+        return str(e), False
+    finally:
+        warnings.disabled = was
+
+
+def _document(session: Session, picture: Picture) -> dict[str, Any]:
+    return {
+        "now": documents.plain(picture.now),
+        "host": session.config.host,
+        "lanes": [documents.lane(lane) for lane in picture.lanes],
+        "workers": [documents.worker(w, alive) for w, alive in picture.workers],
+        "jobs": {state.value: picture.jobs.get(state, 0) for state in JobState},
+        "writes": {
+            state.value: picture.writes.get(state, 0) for state in (WriteState.WAITING, WriteState.REFUSED)
+        },
+        "repos": {"tracked": len(picture.repos), "in_trouble": [documents.repo(r) for r in picture.in_trouble]},
+        "sandbox": {"ok": picture.sandbox[1], "text": picture.sandbox[0]},
+    }
+
+
+def _page(session: Session, picture: Picture) -> str:
+    out = session.out
+    parts = [lane_table(session, picture.lanes), _workers(session, picture)]
+    queue = ", ".join(f"{n} {state}" for state in JobState if (n := picture.jobs.get(state, 0))) or "no job yet"
+    waiting, refused = (picture.writes.get(s, 0) for s in (WriteState.WAITING, WriteState.REFUSED))
+    enabled = sum(r.schedule.enabled for r in picture.repos)
+    parts.append(
+        out.facts(
+            [
+                ("jobs", queue),
+                ("forge writes", f"{waiting} waiting, {refused} refused"),
+                ("repositories", f"{enabled} polled, {len(picture.repos) - enabled} disabled"),
+                ("sandbox here", picture.sandbox[0]),
+            ]
+        )
+    )
+    if picture.in_trouble:
+        head = ["IN TROUBLE", "POLL", "SINCE", "DETAIL"]
+        parts.append(out.table(head, [_trouble_row(r, picture.now) for r in picture.in_trouble]))
+    return "\n\n".join(parts)
+
+
+def _workers(session: Session, picture: Picture) -> str:
+    if not picture.workers:
+        return "no worker: no supervisor has registered one; start tireless-supervisor"
+    order = {role: i for i, role in enumerate(WorkerRole)}
+    shown = sorted(picture.workers, key=lambda pair: (pair[0].host, order[pair[0].role], pair[0].lane or ""))
+    rows: list[list[Cell | str]] = [
+        [
+            w.host,
+            f"{w.role} {w.lane}" if w.lane else w.role.value,
+            str(w.pid),
+            Cell("alive", "good") if alive else Cell("gone", "bad"),
+            age(w.seen_at, picture.now),
+            str(w.job_id)[:8] if w.job_id else "",
+        ]
+        for w, alive in shown
+    ]
+    return session.out.table(["HOST", "WORKER", "PID", "STATE", "SEEN", "JOB"], rows)
+
+
+def _trouble_row(repo: TrackedRepo, now: datetime) -> list[Cell | str]:
+    result = repo.poll_result.value if repo.poll_result else ""
+    return [
+        str(repo.ref),
+        Cell(result, "bad"),
+        f"{plural(repo.poll_failures, 'failure')}, {age(repo.last_polled_at, now)}",
+        clean(repo.poll_detail or "", 120),
+    ]
