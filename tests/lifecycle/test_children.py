@@ -36,7 +36,8 @@ def test_a_child_inherits_no_descriptor_but_its_own(supervised: Make, tmp_path: 
 
 def test_a_child_has_a_session_of_its_own_and_no_variables_of_the_service_manager(supervised: Make) -> None:
     s = supervised()
-    s.start(NOTIFY_SOCKET=str(s.directory / "nobody"), WATCHDOG_USEC="60000000", LISTEN_FDS="1", LISTEN_PID="1")
+    given = dict.fromkeys(process.SUPERVISOR_ONLY, "1") | {"NOTIFY_SOCKET": str(s.directory / "nobody")}
+    s.start(environ=given)
     s.await_log("ready: ")
     starts = s.events("start")
     assert len({start["sid"] for start in starts}) == len(starts)

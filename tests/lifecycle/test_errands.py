@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from itertools import pairwise
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_a_release_is_tried_again_until_it_is_done_and_holds_up_nobody(supervise
     s.behave()
     s.await_event("release", what="ok", worker=worker)
     tries = [e["at"] for e in s.events("release")]
-    gaps = [b - a for a, b in zip(tries, tries[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(tries)]
     assert gaps[1] > gaps[0] * 1.05, gaps
     s.send(signal.SIGTERM)
     assert s.exit_code() == 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from itertools import pairwise
 from pathlib import Path
 
 from tests.lifecycle.conftest import Make
@@ -54,7 +55,7 @@ def test_fault_15_a_killed_supervisor_takes_its_children_along_and_the_next_one_
     second = s.await_event("prepare", count=2)
     assert gone(helper)
     assert gone(agent)
-    s.await_log("killing what a dead supervisor's agents left running count=2")
+    s.await_log("ending what a dead supervisor's agents left running count=2")
     assert second["at"] > s.await_event("prepare")["at"]
     s.await_log("ready: ", count=2)
 
@@ -138,9 +139,9 @@ def test_fault_17_a_crash_looping_lane_trips_after_five_and_the_other_lane_works
     other = s.pid_of("opencode")
     s.await_log("lane claude_code tripped: 5 quick deaths in a row, the last: exit code 3; HUP tries again")
     starts = [e["at"] for e in s.events("start", who="claude_code")]
-    gaps = [b - a for a, b in zip(starts, starts[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(starts)]
     assert len(starts) == 5
-    assert all(later > earlier for earlier, later in zip(gaps, gaps[1:], strict=False)), gaps
+    assert all(later > earlier for earlier, later in pairwise(gaps)), gaps
     s.send(signal.SIGUSR1)
     s.await_log("status: running; poller 1/1, claude_code 0/1 tripped, opencode 1/1")
     s.await_log("status: runner opencode 0 is ready")

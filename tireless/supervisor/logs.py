@@ -3,7 +3,8 @@
     2026-01-31T12:00:00Z WARNING runner claude_code 0[123] tireless.runner: claim lost job=…
 
 The time is written only where nothing behind stderr adds it: on a terminal, or when asked for. A line break in
-a message, and a traceback, becomes ` | `, except on a terminal. Secrets of the configuration are masked.
+a message, and a traceback, becomes ` | `, except on a terminal. Secrets of the configuration are masked, and
+whatever else looks like one.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ import sys
 import time
 
 from tireless.config import Config
-
-_SHORTEST_SECRET = 4  # masking anything shorter would garble every line
+from tireless.redact import Redactor
 
 
 class LineFormatter(logging.Formatter):
@@ -27,15 +27,13 @@ class LineFormatter(logging.Formatter):
             f"{stamp}%(levelname)s %(who)s[%(process)d] %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ"
         )
         self.who = "supervisor"
-        self.secrets: tuple[str, ...] = ()
+        self.redact = Redactor()
         self._fold = fold
 
     def format(self, record: logging.LogRecord) -> str:
         record.who = self.who
         record.process = os.getpid()
-        text = super().format(record)
-        for secret in self.secrets:
-            text = text.replace(secret, "***")
+        text = self.redact(super().format(record))
         return " | ".join(text.splitlines()) if self._fold else text
 
 
@@ -44,6 +42,7 @@ class Logs:
 
     def __init__(self, timestamps: bool | None = None) -> None:
         """`timestamps`: None writes them on a terminal only."""
+        self._secrets: set[str] = set()
         tty = sys.stderr.isatty()
         self._formatter = LineFormatter(tty if timestamps is None else timestamps, fold=not tty)
         handler = logging.StreamHandler(sys.stderr)
@@ -57,6 +56,6 @@ class Logs:
         """Level and secrets as the configuration says; returns it."""
         logging.getLogger().setLevel(config.log_level.upper())
         # Those of before stay masked: what is about to be replaced is still in use for a moment.
-        found = {*self._formatter.secrets, *config.secrets()}
-        self._formatter.secrets = tuple(s for s in found if len(s) >= _SHORTEST_SECRET)
+        self._secrets |= set(config.secrets())
+        self._formatter.redact = Redactor(self._secrets)
         return config

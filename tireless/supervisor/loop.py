@@ -28,16 +28,18 @@ log = logging.getLogger(__name__)
 
 TURN_SECONDS = 1.0  # the longest sleep
 SWEEP_TURN_SECONDS = 0.02  # while strays are being killed
+LEFTOVER_SECONDS = 5.0  # for what a dead supervisor left, at the start
+SERVER_START_SECONDS = 5.0  # for which strays are let be while an errand may be starting a server
 SWEEP_SECONDS = 10.0  # for strays that KILL does not end; they run no further instruction of theirs
 GUARD_SECONDS = 1.0  # for the guard of a dead runner's agent to end the agent and record an end it had before
 # A fast stop: INT; KILL after STOP_SECONDS; then what is left, the claims, the last errand, all within 5 s.
 STOP_GUARD_SECONDS = 0.3
-STOP_RELEASE_BY_SECONDS = 3.7
-STOP_ALL_SECONDS = 4.6
+STOP_RELEASE_BY_SECONDS = 3.6
+STOP_ALL_SECONDS = 4.4
 QUIT_SECONDS = 2.0
 POLLER_LEAVE_SECONDS = 30.0  # for its last pass over the outbox, once the runners have left
 RELEASE_SECONDS = 15.0  # after a drain, for claims that are still to be released
-FINISH_SECONDS = 60.0  # after a drain, for the embedded Postgres to shut down
+FINISH_SECONDS = 90.0  # after a drain, for the embedded Postgres to shut down
 ERRAND_SECONDS = 60.0
 MIGRATION_SECONDS = 900.0  # on top of the time for which `prepare` waits for the database
 
@@ -99,6 +101,7 @@ class Supervisor:
         self._reloading = False  # systemd waits for the end of it
         self._announced = False  # READY is the last that was said
         self._daemons: set[int] = set()  # the embedded Postgres: not a stray
+        self._exempt_failed = False
         self._sweeping_since: float | None = None
         self._last_turn = time.monotonic()
 
@@ -136,8 +139,8 @@ class Supervisor:
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         left = strays.leftovers(self.config.state_dir)
         if left:
-            log.warning("killing what a dead supervisor's agents left running count=%d", len(left))
-            proctree.kill_all(lambda: strays.leftovers(self.config.state_dir), 5.0)
+            log.warning("ending what a dead supervisor's agents left running count=%d", len(left))
+            strays.end_leftovers(self.config.state_dir, GUARD_SECONDS, LEFTOVER_SECONDS)
         # What is there by now is never freed: collecting it in a child would only copy its pages.
         gc.collect()
         gc.freeze()
@@ -219,14 +222,15 @@ class Supervisor:
         if not self._fleet.cleaning:
             self._sweeping_since = None
             return
-        if self._errands.is_running("prepare"):
-            return  # an embedded Postgres that is just starting looks like a stray
         if self._sweeping_since is None:
             self._sweeping_since = now
+        exempt = self._exempt()
+        if self._server_may_start(now - self._sweeping_since):
+            return
         guard = STOP_GUARD_SECONDS if self._stage is Stage.STOPPING else GUARD_SECONDS
         since = now - self._sweeping_since
         find = strays.strays if since < guard and not self._quitting else strays.kill_strays
-        left = find(self._known(), self._exempt())
+        left = find(self._known(), exempt)
         if left and since < SWEEP_SECONDS:
             return
         if left:
@@ -234,14 +238,27 @@ class Supervisor:
         self._sweeping_since = None
         self._fleet.cleaned()
 
+    def _server_may_start(self, waited: float) -> bool:
+        """An errand that finds the embedded Postgres gone starts it. In the moment before that is known by its
+        pid it looks like a stray."""
+        return (
+            self._stage in (Stage.RUNNING, Stage.DRAINING)
+            and self.config.database.url is None
+            and not self._daemons
+            and bool(self._errands.running)
+            and waited < SERVER_START_SECONDS
+        )
+
     def _known(self) -> set[int]:
         return {child.pid for child in self._fleet.children()} | set(self._errands.running)
 
     def _exempt(self) -> set[int]:
         try:
             self._daemons |= self._do.exempt(self.config)
-        except Exception:
-            log.exception("the embedded servers cannot be told from strays; those known so far are spared")
+        except Exception as e:
+            if not self._exempt_failed:
+                log.error("an embedded Postgres cannot be told from a stray, one known so far is spared: %s", e)
+            self._exempt_failed = True
         return self._daemons
 
     def _watch_daemons(self) -> None:

@@ -11,11 +11,13 @@ directory, which is locked, in it too.
 from __future__ import annotations
 
 import os
+import select
 import signal
+import time
 from collections.abc import Collection
 from pathlib import Path
 
-from tireless import proctree
+from tireless import embedded, proctree
 from tireless.config import Config
 
 
@@ -46,13 +48,20 @@ def leftovers(state_dir: Path) -> list[int]:
     return found
 
 
+def end_leftovers(state_dir: Path, guard_seconds: float, kill_seconds: float) -> bool:
+    """Let the guards among them do it by themselves for a moment, since they record an end that their agent had
+    before; then KILL. Blocks. False if something is left."""
+    deadline = time.monotonic() + guard_seconds
+    while leftovers(state_dir):
+        if time.monotonic() >= deadline:
+            return proctree.kill_all(lambda: leftovers(state_dir), kill_seconds)
+        select.select([], [], [], 0.02)
+    return True
+
+
 def embedded_servers(config: Config) -> set[int]:
-    """The embedded Postgres servers under the state directory, by their postmaster.pid (first line: the pid,
-    which a server writes as it starts and removes as it ends)."""
-    found = set()
-    for file in config.state_dir.glob("*/postmaster.pid"):
-        try:
-            found.add(int(file.read_text().split("\n", 1)[0]))
-        except (OSError, ValueError):
-            continue
-    return found
+    """The embedded Postgres of this state directory, if it is used and runs."""
+    if config.database.url is not None:
+        return set()
+    pid = embedded.postmaster_pid(config)
+    return {pid} if pid is not None else set()

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,17 +68,22 @@ class Supervised:
     def go(self) -> None:
         (self.directory / "go").touch()
 
-    def environment(self, **extra: str) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         base = {k: v for k, v in os.environ.items() if not k.startswith(("TIRELESS_", "NOTIFY_", "WATCHDOG_"))}
-        return {**base, "STUB_DIR": str(self.directory), "PYTHONPATH": str(ROOT), **extra}
+        return {**base, "STUB_DIR": str(self.directory), "PYTHONPATH": str(ROOT)}
 
-    def start(self, *arguments: str, pass_fds: tuple[int, ...] = (), **environ: str) -> Supervised:
+    def start(
+        self,
+        arguments: Sequence[str] = (),
+        pass_fds: tuple[int, ...] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> Supervised:
         command = [sys.executable, "-m", STUB, "--config", str(self.config), *arguments]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env=self.environment(**environ),
+                env={**self.environment(), **(environ or {})},
                 stderr=log,
                 stdout=log,
                 start_new_session=True,
@@ -87,7 +92,7 @@ class Supervised:
         return self
 
     def start_ready(self, **environ: str) -> Supervised:
-        self.start(**environ)
+        self.start(environ=environ)
         self.await_log("ready: ")
         return self
 

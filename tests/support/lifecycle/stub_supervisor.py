@@ -250,6 +250,7 @@ def start_server(config: Config) -> None:
         os.setsid()
         pid = os.fork()
         if pid == 0:
+            os.chdir(data)
             file.write_text(f"{os.getpid()}\n{data}\n")
             record("server")
             while True:
@@ -262,7 +263,7 @@ def start_server(config: Config) -> None:
 
 def release(config: Config, worker: str, why: str) -> None:
     what = behaviour("release", "ok")
-    record("release", worker=worker, why=why, what=what, alive=[p for p in proctree.marked(worker)])
+    record("release", worker=worker, why=why, what=what, alive=proctree.marked(worker))
     if what == "fail":
         raise RuntimeError("no connection")
     if what == "hang":
