@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -271,7 +272,7 @@ def test_a_usage_limit_holds_the_lane_and_costs_no_attempt(new_rig: NewRig) -> N
 
 def test_an_agent_that_crashes_is_tried_again_and_then_given_up_with_the_reason(new_rig: NewRig) -> None:
     rig = new_rig()
-    number = rig.open_issue("Crash", {"do": "exit", "code": 9})
+    number = rig.open_issue("Crash", {"do": "exit", "code": 9}, resume=[{"do": "exit", "code": 9}])
     job = rig.wait_job(number, JobState.FAILED)
     rig.wait_settled()
     assert job.attempts == job.max_attempts == 3
@@ -283,7 +284,7 @@ def test_an_agent_that_crashes_is_tried_again_and_then_given_up_with_the_reason(
 def test_the_other_lane_runs_opencode(new_rig: NewRig) -> None:
     from tests.support.rig import SCRIPTED_AGENT
 
-    rig = new_rig(opencode=f'cap = 1\nrunners = 1\ncommand = ["{SCRIPTED_AGENT}"]')
+    rig = new_rig(opencode=f'cap = 1\nrunners = 1\ncommand = ["{sys.executable}", "{SCRIPTED_AGENT}"]')
     number = rig.open_issue("By the other", *WORK, labels=["tireless", "tireless/agent:oc"])
     job = rig.wait_job(number, JobState.DELIVERED)
     assert [run.agent for run in rig.runs(job)] == ["opencode"]

@@ -7,6 +7,7 @@ outside, by rows, by `ps`, by exit codes and by the forge's own record.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -24,7 +25,8 @@ from tests.support.wait import wait_until
 from tireless import proctree
 from tireless.config import Config, load
 from tireless.entities import AgentRun, Job, JobEvent, JobState
-from tireless.store import jobs, runs
+from tireless.forge import client_for
+from tireless.store import jobs, repos, runs
 from tireless.store.queries import Connection
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -102,7 +104,7 @@ class Rig:
         self.forge.add_repo(repo, files or {"README.md": README})
         self._settings, self._agent, self._claude, self._opencode = settings, agent, claude, opencode
         self._env = dict(env or {})
-        self._supervisors: list[Supervisor] = []
+        self.supervisors: list[Supervisor] = []
         self.config_path = self.write_config()
 
     # -- configuration and programs ---------------------------------------------------------------------
@@ -164,19 +166,43 @@ class Rig:
     def add_repo(self, *options: str) -> None:
         self.ctl("repo", "add", self.repo_name(), "--interval", "5", *options)
 
+    def track(self, **settings: Any) -> None:
+        """What `add_repo` does, without starting a program for it."""
+        found = client_for(self.forge.config).get_repository(self.forge.ref(self.repo))
+        wanted = {"interval_seconds": 5, **settings}
+        with self.connection() as conn:
+            repos.add(conn, found.ref, repos.RepoSettings(found.clone_url, found.default_branch, **wanted))
+
     def start(self, host: str | None = None, *, wait: bool = True) -> Supervisor:
         host = host or self.host
         config = self.root / f"tireless-{host}.toml"
         argv = [sys.executable, "-m", "tireless.supervisor", "--config", str(config)]
-        log = self.root / f"supervisor-{host}-{len(self._supervisors)}.log"
+        log = self.root / f"supervisor-{host}-{len(self.supervisors)}.log"
         found = Supervisor(argv, {**self.environ(), "PYTHONPATH": str(CHECKOUT)}, log)
-        self._supervisors.append(found)
+        self.supervisors.append(found)
         if wait:
             wait_until(
                 lambda: "ready" in found.said() or found.process.poll() is not None, 60, "supervisor ready"
             )
             assert found.process.poll() is None, found.said()
         return found
+
+    def open_issue(
+        self, title: str, *steps: Mapping[str, Any], labels: Sequence[str] = ("tireless",), **script: Any
+    ) -> int:
+        """An issue whose body tells the scripted agent what to do, and a poll of its repository at once. `script`:
+        further keys of the agent's script."""
+        told = json.dumps({"steps": list(steps), **script})
+        body = f"Please.\n\nscripted-agent: {told}\n" if steps else "Please."
+        number = self.forge.open_issue(title, body, labels=list(labels), repo=self.repo)
+        self.poke()
+        return number
+
+    def poke(self) -> None:
+        """Have the repositories polled now."""
+        with self.connection() as conn:
+            for repo in repos.tracked(conn):
+                repos.make_due(conn, repo.id)
 
     # -- what happened -----------------------------------------------------------------------------------
 
@@ -237,13 +263,13 @@ class Rig:
                     f"{job.issue} {job.kind} {job.state} {job.phase} attempts={job.attempts} {job.last_error}"
                 )
                 lines += [f"    {e.at:%H:%M:%S.%f} {e.kind} {e.detail}" for e in self.events(job)]
-        lines += [s.said()[-6000:] for s in self._supervisors]
+        lines += [s.said()[-6000:] for s in self.supervisors]
         return "\n".join(lines)
 
     # -- the end -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        for supervisor in self._supervisors:
+        for supervisor in self.supervisors:
             supervisor.end()
         if self.url is None:
             from tireless import embedded
