@@ -19,7 +19,8 @@ WHAT IT DOES is a script, a JSON object. The first of these is used:
 
     {"steps": [STEP, ...], "cost": 0.01, "model": "scripted", "resume": [STEP, ...]}
 
-A resumed session goes on at the first step it had not ended, or does `resume` if that is given. In texts and
+A resumed session remembers its script and goes on at the first step it had not ended, or does `resume` if that
+is given. In texts and
 paths $HOME, $TMPDIR, $WORKSPACE, $REPORT and $JOB are filled in; a path is relative to the checkout.
 
     {"do": "write", "path": P, "text": T}           also "append"; directories are made
@@ -413,7 +414,9 @@ def main(argv: list[str]) -> int:
         return 1
     folder.mkdir(parents=True, exist_ok=True)
     note_start(session, bool(resumed))
-    script = load_script(prompt)
+    kept = folder / f"{session}.script.json"  # the prompt of a resumed session does not repeat it
+    script = json.loads(kept.read_text()) if resumed and kept.exists() else load_script(prompt)
+    kept.write_text(json.dumps(script))
     done = max([0, *(json.loads(line)["done"] for line in session_file.open())]) if resumed else 0
     session_file.open("a").close()
     kind = OpenCodeStream if opencode else Stream

@@ -1,0 +1,125 @@
+"""Agent time is paid once: whoever dies, and wherever, the job goes on to the same single pull request.
+
+At each boundary between two phases the process dies twice: just before the boundary is written to the row (the
+phase is done over), and just after (the next claimant begins with the next phase).
+"""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.chaos.conftest import Make
+from tests.support.chaos import HELD, Gate, alive, kill, wait_dead
+from tireless.entities import EventKind, Outcome, Phase
+
+BOUNDARIES = [Phase.AGENT, Phase.VERIFY, Phase.PUSH, Phase.ANNOUNCE, Phase.DONE]
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_paid_once_when_a_runner_is_killed_at_a_boundary(
+    make_world: Make, database_url: str, boundary: Phase
+) -> None:
+    world = make_world()
+    world.poll_every(1)
+    with Gate.at_phase(database_url, boundary) as gate:
+        world.start()
+        number = world.ask()
+        backend = gate.caught()
+        job = world.job(number)
+        kill(world.holder(job))
+        gate.roll_back(backend)  # it died before the row said so
+        backend = gate.caught()
+        again = world.job(number)
+        assert again.claim_seq > job.claim_seq
+        kill(world.holder(again))
+        gate.open()  # it died after the row said so, or with the row saying so
+        done = world.assert_delivered_once(number)
+    assert len(world.starts(done)) == 1
+    assert [run.outcome for run in world.runs(done)] == [Outcome.COMPLETED]
+    world.assert_nothing_held()
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_paid_once_when_the_supervisor_is_killed_at_a_boundary(
+    make_world: Make, database_url: str, boundary: Phase
+) -> None:
+    world = make_world()
+    world.poll_every(1)
+    with Gate.at_phase(database_url, boundary) as gate:
+        supervisor = world.start()
+        number = world.ask()
+        backend = gate.caught()
+        runner = world.holder(world.job(number))
+        supervisor.send(signal.SIGKILL)
+        wait_dead(supervisor.pid, runner)
+        gate.roll_back(backend)
+        gate.open()
+        world.start()
+        done = world.assert_delivered_once(number)
+    assert len(world.starts(done)) == 1
+    assert [run.outcome for run in world.runs(done)] == [Outcome.COMPLETED]
+    world.assert_nothing_held()
+
+
+def test_paid_once_when_a_runner_is_killed_in_the_agent_run(make_world: Make) -> None:
+    """The agent is cut off half-way: its own session is resumed, and does the half that is left."""
+    world = make_world()
+    world.poll_every(1)
+    world.start()
+    number = world.ask(*HELD)
+    job = world.agent_is_here(number)
+    kill(world.holder(job))
+    world.until(lambda: len(world.starts(job)) == 2, what="a second start")
+    world.let_agent_go(job)
+    done = world.assert_delivered_once(number)
+    first, second = world.starts(done)
+    assert (first["resume"], second["resume"]) == (False, True)
+    assert first["session"] == second["session"]
+    notes = world.forge.git().git("show", f"{done.branch}:notes.md")
+    assert notes.split("\n") == ["first half", "second half"]
+    assert [run.outcome for run in world.runs(done)] == [Outcome.CRASHED, Outcome.COMPLETED]
+    world.assert_nothing_held()
+
+
+def test_paid_once_when_the_supervisor_is_killed_in_the_agent_run(make_world: Make) -> None:
+    world = make_world()
+    world.poll_every(1)
+    supervisor = world.start()
+    number = world.ask(*HELD)
+    job = world.agent_is_here(number)
+    agents = world.agents(job)
+    assert agents
+    supervisor.send(signal.SIGKILL)
+    wait_dead(supervisor.pid, *agents)
+    world.start()
+    world.until(lambda: len(world.starts(job)) == 2, what="a second start")
+    world.let_agent_go(job)
+    done = world.assert_delivered_once(number)
+    first, second = world.starts(done)
+    assert (second["resume"], second["session"]) == (True, first["session"])
+    assert [run.outcome for run in world.runs(done)] == [Outcome.CRASHED, Outcome.COMPLETED]
+    assert EventKind.RELEASED in world.kinds(done)
+    world.assert_nothing_held()
+
+
+def test_paid_once_when_the_agent_ends_while_nobody_watches(make_world: Make, database_url: str) -> None:
+    """The agent finishes in the moment in which its runner dies: its conclusion is read from its files."""
+    world = make_world()
+    world.poll_every(1)
+    world.start()
+    number = world.ask(*HELD)
+    job = world.agent_is_here(number)
+    runner = world.holder(job)
+    with Gate(database_url, "new.ended_at is not null", table="agent_run") as gate:
+        world.let_agent_go(job)
+        backend = gate.caught()
+        kill(runner)
+        gate.roll_back(backend)
+        gate.open()
+        done = world.assert_delivered_once(number)
+    assert not alive(runner)
+    assert len(world.starts(done)) == 1
+    assert [run.outcome for run in world.runs(done)] == [Outcome.COMPLETED]
+    world.assert_nothing_held()
