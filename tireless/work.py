@@ -462,12 +462,16 @@ class Work:
             summary = (answer.summary if answer is not None else "") or words
             if self._job.kind is JobKind.PLAN:
                 plan = reports.read_plan(checkout.report, most)
-                children = plan.children if plan is not None else None
-                return _proposal(children, "plan.json", (plan.summary if plan else "") or summary)
+                if plan is None:
+                    return Ending(JobState.FAILED, why="The agent wrote no plan.json.", summary=summary)
+                children = tuple(dataclasses.asdict(child) for child in plan.children)
+                return Ending(JobState.DELIVERED, summary=plan.summary or summary, children=children)
             if self._job.kind is JobKind.DISCOVER:
                 survey = reports.read_findings(checkout.report)
-                findings = survey.findings[:most] if survey is not None else None
-                return _proposal(findings, "findings.json", (survey.summary if survey else "") or summary)
+                if survey is None:
+                    return Ending(JobState.FAILED, why="The agent wrote no findings.json.", summary=summary)
+                found = [_as_child(n, finding) for n, finding in enumerate(survey.findings[:most], 1)]
+                return Ending(JobState.DELIVERED, summary=survey.summary or summary, children=tuple(found))
         except reports.ReportError as e:
             if self._job.kind is not JobKind.IMPLEMENT:
                 return Ending(JobState.FAILED, why=f"The agent's answer cannot be used: {e}", summary=words)
@@ -815,8 +819,8 @@ def _notes(collected: Collected) -> tuple[str, ...]:
     return (*unchanged, *collected.notes, *left_out[:20])
 
 
-def _proposal(found: Any, name: str, summary: str | None) -> Ending:
-    if found is None:
-        return Ending(JobState.FAILED, why=f"The agent reported success but wrote no {name}.", summary=summary)
-    children = tuple(dataclasses.asdict(child) for child in found)
-    return Ending(JobState.DELIVERED, summary=summary, children=children)
+def _as_child(number: int, finding: reports.Finding) -> dict[str, Any]:
+    """A finding as the issue that proposes it."""
+    where = f" in `{finding.path}`" if finding.path else ""
+    body = f"{finding.body}\n\nSeverity: {finding.severity}{where}."
+    return {"key": f"finding-{number}", "title": finding.title, "body": body}
