@@ -188,7 +188,25 @@ class PromptConfig:
 
 @dataclass(frozen=True, slots=True)
 class WebConfig:
-    listen: str | None = None  # "127.0.0.1:8421"; none: no status page
+    listen: str | None = None  # "127.0.0.1:8421", "[::1]:8421"; none: no status page
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port to listen on; None for no status page. ValueError if `listen` is not HOST:PORT."""
+        if self.listen is None:
+            return None
+        host, _, port = self.listen.rpartition(":")
+        bracketed = host.startswith("[") and host.endswith("]")
+        bare = host[1:-1] if bracketed else host
+        if (
+            not bare
+            or (":" in bare) != bracketed
+            or not port.isascii()
+            or not port.isdigit()
+            or int(port) > 65535
+        ):
+            raise ValueError("give HOST:PORT, such as 127.0.0.1:8421 or [::1]:8421")
+        return bare, int(port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,6 +445,10 @@ def _check(config: Config, where: str) -> None:
         )
         for key in ("stall_seconds", "wall_seconds", "transcript_mb"):
             demand(getattr(lane, key) > 0, f"lane.{kind}.{key}", getattr(lane, key), "set it above 0")
+    try:
+        _ = config.web.address
+    except ValueError as e:
+        raise ConfigError(f"{where}: web.listen is {config.web.listen!r}; {e}") from None
     _check_forges(config, where, demand)
 
 
