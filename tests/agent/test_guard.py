@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,8 @@ def test_an_agent_that_ended_by_itself_before_the_stop_has_ended(job: Job) -> No
 
 def test_exit_code_and_signal_are_recorded(job: Job) -> None:
     assert job.run(scripted_lane({"do": "exit", "code": 7})).exit_code == 7
-    assert job.run(scripted_lane({"do": "signal", "signal": 9}), resume=True).exit_code == -9
+    job.session = str(uuid.uuid4())
+    assert job.run(scripted_lane({"do": "signal", "signal": 9})).exit_code == -9
 
 
 def test_what_cannot_be_started_says_why(job: Job) -> None:

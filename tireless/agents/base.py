@@ -54,12 +54,13 @@ class EventKind(StrEnum):
     STEP = "step"
     ERROR = "error"
     RESULT = "result"
-    OTHER = "other"  # a line that says nothing to us: unknown type, not JSON, cut
+    OTHER = "other"  # a type that says nothing to us
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of the stream. `end` is the offset after it, in bytes; `text` is short and for people."""
+    """One JSON object of the stream; other lines are no events. `end` is the offset after its line, in bytes;
+    `text` is short and for people."""
 
     kind: EventKind
     end: int

@@ -8,7 +8,10 @@ daemonise falls to it. The agent writes its events straight into a file, so they
     waiting   The agent runs. When its main process ends: write exit.json, KILL what is left below, leave.
     stopping  SIGTERM came: TERM to the agent's tree; KILL once the main process is gone or the grace is over;
               write exit.json with "stopped": true.
-    orphaned  The runner died (a parent-death signal, and a look at getppid each second): KILL the tree at
+    flooded   The agent printed more than it may (both streams together): stop.json says so, KILL to the tree,
+              then as when stopping. The guard sees to it, since a runner may be busy for seconds and a disk
+              fills at a gigabyte a second.
+    orphaned  The runner died (a parent-death signal, and a look at getppid with each tick): KILL the tree at
               once, since on TERM claude writes a false success; write nothing, so that the next runner
               knows that the run was cut off. If the main process had ended by itself before, exit.json
               is written all the same: that work is done and paid.
@@ -37,7 +40,7 @@ from types import ModuleType
 from typing import Any
 
 KILL_SECONDS = 10.0
-TICK_SECONDS = 1.0
+TICK_SECONDS = 0.2
 ORPHANED = signal.SIGUSR1  # what the kernel sends when the runner dies; SIGTERM is what the runner sends
 _LIMITS = {
     "data": resource.RLIMIT_DATA,
@@ -92,7 +95,8 @@ class Guard:
                 self.stopped = True
                 deadline = time.monotonic() + self.spec["grace"]
                 self.proctree.send(self._to_terminate(), signal.SIGTERM)
-            elif deadline is not None and time.monotonic() >= deadline:
+            elif self._flooded() or (deadline is not None and time.monotonic() >= deadline):
+                self.stopped = True
                 self._kill_rest()
                 self._reap()
                 break
@@ -152,6 +156,15 @@ class Guard:
                 self.ended = True
                 self.code = os.waitstatus_to_exitcode(status)
 
+    def _flooded(self) -> bool:
+        sizes = (os.stat(os.path.join(self.run_dir, name)).st_size for name in ("events.jsonl", "stderr.log"))
+        most: int = self.spec["max_output"]
+        if sum(sizes) <= most:
+            return False
+        if not os.path.exists(os.path.join(self.run_dir, "stop.json")):
+            self._write("stop.json", {"reason": "transcript", "offset": most, "at": time.time()})
+        return True
+
     def _to_terminate(self) -> list[int]:
         """Bubblewrap's own processes are spared at first: a TERM to the outer one KILLs all that is inside."""
         found: list[int] = self.proctree.descendants(os.getpid())
@@ -165,7 +178,10 @@ class Guard:
         row: dict[str, Any] = {"code": self.code, "at": time.time(), "stopped": self.stopped}
         if self.error is not None:
             row["error"] = self.error
-        path = os.path.join(self.run_dir, "exit.json")
+        self._write("exit.json", row)
+
+    def _write(self, name: str, row: dict[str, Any]) -> None:
+        path = os.path.join(self.run_dir, name)
         fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "w") as f:
             json.dump(row, f)

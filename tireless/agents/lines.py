@@ -64,8 +64,11 @@ class LineSplitter:
 
 
 def parse_object(data: bytes | None) -> dict[str, Any] | None:
-    """The JSON object of a line, or None. RecursionError: a line of brackets only is no object either."""
-    if data is None or not data.strip():
+    """The JSON object of a line, or None. RecursionError: a line of brackets only is no object either.
+
+    What does not begin as an object is not parsed at all: an agent may print a million lines of anything.
+    """
+    if data is None or not data.lstrip().startswith(b"{"):
         return None
     try:
         value = json.loads(data.decode("utf-8", "replace"))

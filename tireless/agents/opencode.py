@@ -34,7 +34,7 @@ from tireless.agents.base import (
     whole,
 )
 from tireless.agents.environment import base_environment, find_program, lane_environment
-from tireless.agents.lines import LineSplitter, parse_object
+from tireless.agents.lines import Line, LineSplitter, parse_object
 from tireless.config import LaneConfig
 from tireless.entities import AgentKind, Outcome, Usage
 
@@ -99,15 +99,16 @@ class OpenCodeDecoder:
         return None
 
     def feed(self, data: bytes) -> list[Event]:
-        return [self._line(line.data, line.end) for line in self._splitter.feed(data)]
+        return self._events(self._splitter.feed(data))
 
     def finish(self) -> list[Event]:
-        return [self._line(line.data, line.end) for line in self._splitter.finish()]
+        return self._events(self._splitter.finish())
 
-    def _line(self, data: bytes | None, end: int) -> Event:
-        row = parse_object(data)
-        if row is None:
-            return Event(EventKind.OTHER, end, "" if data is not None else "a line too long to keep")
+    def _events(self, lines: list[Line]) -> list[Event]:
+        rows = ((parse_object(line.data), line.end) for line in lines)
+        return [self._event(row, end) for row, end in rows if row is not None]
+
+    def _event(self, row: Mapping[str, Any], end: int) -> Event:
         self.lines += 1
         self.session = clean_text(row.get("sessionID"), 100) or self.session
         handle = {

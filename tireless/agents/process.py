@@ -7,7 +7,7 @@ When `ended` is true nothing of the agent lives, and `conclude` says how it went
 
     no complete event for stall_seconds         stop(STALL)
     wall_seconds since the start                stop(WALL_CLOCK)
-    events.jsonl over transcript_bytes          stop(TRANSCRIPT)
+    more printed than transcript_bytes          the guard ends it by itself, as stop(TRANSCRIPT) would
     the model's API refuses the key again and again (claude tries ten times)   stop(AUTH_RETRIES)
     final event, and linger_seconds later still there   stop(HUNG): judged by that event
     guard not gone grace + 15 s after a stop    KILL to it and to all that carries the job's mark
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 _GUARD = Path(__file__).with_name("guard.py")
 _STEP_SECONDS = 0.05
-_READ_BYTES = 4 * 1024 * 1024  # at most so much is decoded in one turn, so that the runner's loop turns
+_READ_BYTES = 1024 * 1024  # at most so much is decoded in one turn, so that the runner's loop turns
 _FORCE_AFTER_SECONDS = 15.0  # beyond the grace: the guard itself needs up to 10 to kill a stubborn tree
 
 
@@ -162,9 +162,10 @@ class AgentProcess:
         if not self.ended:
             raise RuntimeError("conclude() before the run has ended")
         _kill_marked(self._job_id)  # if the guard was killed, its tools may have gone elsewhere
-        if self._stop is None and runfiles.read_exit(self._run_dir) is None:
+        stop = self._stop or runfiles.read_stop(self._run_dir)  # the guard may have stopped it by itself
+        if stop is None and runfiles.read_exit(self._run_dir) is None:
             log.warning("guard ended without a record job=%s code=%s", self._job_id, self._guard.returncode)
-        return conclude(self._run_dir, self._adapter, self._stop)
+        return conclude(self._run_dir, self._adapter, stop)
 
     def __enter__(self) -> AgentProcess:
         return self
@@ -196,12 +197,9 @@ class AgentProcess:
                 log.error("guard does not end, killed job=%s guard=%d", self._job_id, self._guard.pid)
                 self._force()
             return
-        size = runfiles.events_size(self._run_dir)
-        if size > self._limits.transcript_bytes:
-            self.stop(StopReason.TRANSCRIPT)
-        elif size > self._read:
-            return  # there is more to decode: it may be the news that the other limits wait for
-        elif self._decoder.hopeless is not None:
+        if runfiles.events_size(self._run_dir) > self._read:
+            return  # there is more to decode: it may be the news that the limits wait for
+        if self._decoder.hopeless is not None:
             self.stop(self._decoder.hopeless)
         elif self._lingers(now):
             self.stop(StopReason.HUNG)
@@ -239,6 +237,7 @@ def _write_run(command: Command, run_dir: Path, sandbox: Sandbox, limits: Limits
             "cwd": str(places.workspace),
             "parent": os.getpid(),
             "grace": limits.grace_seconds,
+            "max_output": limits.transcript_bytes,
             "limits": sandbox.limits(),
             "sandboxed": sandbox.bwrap is not None,
             "account": None if sandbox.account is None else sandbox.account.as_json(),
