@@ -21,6 +21,13 @@ def forge(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeForge]
         yield running
 
 
+@pytest.fixture(params=["gitea", "forgejo"])
+def gitea_like(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeForge]:
+    with start(request.param, tmp_path / "forge") as running:
+        running.add_repo("acme/site", {"README.md": "hello\n"})
+        yield running
+
+
 @pytest.fixture
 def github(tmp_path: Path) -> Iterator[FakeGitHub]:
     with FakeGitHub(tmp_path / "forge") as running:
@@ -45,6 +52,13 @@ def client(forge: FakeForge) -> Iterator[ForgeClient]:
 @pytest.fixture
 def repo(forge: FakeForge) -> RepoRef:
     return forge.ref("acme/site")
+
+
+@pytest.fixture
+def gitea_like_client(gitea_like: FakeForge) -> Iterator[ForgeClient]:
+    made = client_for(gitea_like.config, gate=MemoryGate(), pace=QUICK)
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tests.support.forge.core import FakeForge, Refusal, route
+from tests.support.forge.core import OWN_LOGIN, FakeForge, Refusal, route
 from tests.support.forge.github_bodies import Bodies
 from tests.support.forge.server import Answer, Call
 from tests.support.forge.state import Comment, Issue, Label, Pull, Repo
@@ -234,7 +234,7 @@ class FakeGitHub(FakeForge):
     def get_user(self, call: Call) -> Answer:
         if self.app_token:
             raise Refusal(403, "Resource not accessible by integration")
-        return super().get_user(call)
+        return Answer.of(200, self.bodies.public_user(OWN_LOGIN))
 
     @route("GET", "/repos/{owner}/{name}/branches")
     def list_branches(self, call: Call, repo: Repo) -> Answer:

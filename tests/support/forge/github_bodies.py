@@ -46,6 +46,12 @@ class Bodies:
             "type": "User", "site_admin": False, **{name: at + rest for name, rest in _USER_LINKS.items()},
         }  # fmt: skip
 
+    def public_user(self, login: str) -> dict[str, Any]:
+        nothing = dict.fromkeys(("name", "company", "blog", "location", "email", "hireable", "bio"))
+        counts = dict.fromkeys(("public_repos", "public_gists", "followers", "following"), 0)
+        stamps = {"created_at": "2024-01-01T00:00:00Z", "updated_at": "2024-01-01T00:00:00Z"}
+        return self.user(login) | nothing | counts | stamps
+
     def label(self, repo: Repo, label: Label) -> dict[str, Any]:
         return {
             "id": label.id, "node_id": _node("Label", label.id), "name": label.name, "color": label.colour,

@@ -57,10 +57,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class Recorded:
-    """One request and the status that it got; None where the connection was cut without one."""
+    """One request and the answer that it got; None where the connection was cut without one."""
 
     call: Call
-    status: int | None
+    answer: Answer | None
+
+    @property
+    def status(self) -> int | None:
+        return self.answer.status if self.answer is not None else None
 
     @property
     def method(self) -> str:
@@ -150,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer.headers.pop(name, None)
             if value is not None:
                 answer.headers[name] = value
-        owner.requests.append(Recorded(call, None if fault.hang_up else answer.status))
+        owner.requests.append(Recorded(call, None if fault.hang_up else answer))
         if fault.hang_up:
             self.close_connection = True
             return
