@@ -82,6 +82,13 @@ class TestRepository:
         assert client.clone_url(RepoRef(kind, host, "o", "r")) == url
         client.close()
 
+    def test_another_instances_repository_is_not_asked_for_here(
+        self, forge: FakeForge, client: ForgeClient, repo: RepoRef
+    ) -> None:
+        with pytest.raises(ValueError, match="is not of"):
+            client.get_repository(replace(repo, host="other.example.org"))
+        assert forge.requests == []
+
     def test_each_kind_has_its_client(self) -> None:
         kinds = {Forge.GITHUB: GitHubClient, Forge.GITEA: GiteaClient, Forge.FORGEJO: ForgejoClient}
         for kind, made in kinds.items():
@@ -223,6 +230,14 @@ class TestOptedInIssues:
         assert numbers(client.list_opted_in_issues(forge.ref("acme/site"), LABEL)) == [number]
         client.remove_label(forge.issue_ref(number), LABEL)
         assert forge.labels(number) == []
+
+    def test_a_cursor_in_the_next_link(self, github: FakeGitHub, github_client: ForgeClient) -> None:
+        """GitHub refuses page numbers on large sets and names a cursor instead."""
+        github.fail(1, headers={"Link": '<https://x/?after=Y3Vyc29y&page=2>; rel="next"'})
+        github_client.list_opted_in_issues(github.ref("acme/site"), LABEL)
+        assert [(r.call.query.get("after"), r.call.query.get("page")) for r in github.requests] == [
+            (None, None), ("Y3Vyc29y", "2")
+        ]  # fmt: skip
 
 
 class TestConditionalRequests:
@@ -686,11 +701,11 @@ class TestNewIssues:
         assert (found.ref, found.is_open) == (made.ref, False)
         assert client.find_issue_by_marker(repo, "plan:1:child:2", None) is None
 
-    def test_the_newest_of_several(self, forge: FakeForge, client: ForgeClient, repo: RepoRef) -> None:
+    def test_the_oldest_of_several(self, forge: FakeForge, client: ForgeClient, repo: RepoRef) -> None:
         refs = [client.create_issue(repo, "Child", hidden("m"), []).ref for _ in range(2)]
         found = client.find_issue_by_marker(repo, "m", datetime.now(UTC) - timedelta(hours=1))
         assert found is not None
-        assert found.ref == refs[1]
+        assert found.ref == refs[0]
 
     def test_not_somebody_elses(self, forge: FakeForge, client: ForgeClient, repo: RepoRef) -> None:
         forge.open_issue("Forged", hidden("m"), author="mallory")

@@ -130,10 +130,15 @@ class TestTries:
 
 
 class TestStop:
-    def test_stop_ends_a_wait_and_no_further_try_is_made(self, gitea: FakeGitea) -> None:
+    @pytest.mark.parametrize(
+        ("status", "headers", "kind"), [(429, {"Retry-After": "20"}, Limited), (503, {}, Unreachable)]
+    )
+    def test_stop_ends_a_wait_and_no_further_try_is_made(
+        self, gitea: FakeGitea, status: int, headers: dict[str, str], kind: type[ForgeError]
+    ) -> None:
         stop = threading.Event()
-        client = client_for(gitea.config, stop=stop, gate=MemoryGate())
-        gitea.fail(None, status=429, headers={"Retry-After": "20"})
+        client = client_for(gitea.config, stop=stop, gate=MemoryGate(), pace=Pace(first_wait_seconds=20))
+        gitea.fail(None, status=status, headers=headers)
         caught: list[ForgeError] = []
 
         def ask() -> None:
@@ -148,7 +153,7 @@ class TestStop:
         stop.set()
         asking.join(5)
         assert not asking.is_alive()
-        assert [type(e) for e in caught] == [Limited]
+        assert [(type(e), e.status) for e in caught] == [(kind, status)]
         assert len(gitea.requests) == 1
         client.close()
 
@@ -325,6 +330,11 @@ class TestRedirects:
     def test_an_absolute_url_of_the_same_origin(self, gitea: FakeGitea, gitea_client: ForgeClient) -> None:
         self.to(gitea, f"{gitea.url.upper()}/api/v1/repos/acme/site".replace("/API", "/api"))
         assert gitea_client.get_repository(gitea.ref("acme/old")).ref == gitea.ref("acme/site")
+
+    def test_a_place_with_odd_characters(self, gitea: FakeGitea, gitea_client: ForgeClient) -> None:
+        self.to(gitea, "/api/v1/repos/acme/sit\xe9 \x01?a=\xe9")
+        with pytest.raises(NotFound):
+            gitea_client.get_repository(gitea.ref("acme/old"))
 
     @pytest.mark.parametrize("status", [301, 307])
     def test_another_origin_never_gets_a_request(

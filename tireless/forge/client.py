@@ -89,7 +89,7 @@ class ForgeClient(ABC):
     def user_permission(self, repo: RepoRef, login: str) -> str:
         """admin, write, read or none. Forbidden where the forge keeps that from this token."""
         try:
-            reply = self._ask("GET", path_of(repo, "collaborators", login, "permission"))
+            reply = self._ask("GET", self._path(repo, "collaborators", login, "permission"))
         except NotFound:
             return "none"
         return self._decode(reply.request, decode.permission, reply.data)
@@ -110,7 +110,7 @@ class ForgeClient(ABC):
         The ETag is sent only while `etag_key` says that it was got with this URL, Accept and token. Give neither
         ETag nor hash for a full sweep. After a rename the issues carry the new name.
         """
-        path = path_of(repo, "issues")
+        path = self._path(repo, "issues")
         query = {
             "labels": label,
             "state": "open",
@@ -137,7 +137,7 @@ class ForgeClient(ABC):
 
         After a rename of the repository `ref` carries the new name.
         """
-        reply = self._ask("GET", path_of(issue.repo_ref, "issues", str(issue.number)))
+        reply = self._ask("GET", self._path(issue.repo_ref, "issues", str(issue.number)))
         found = self._decode(reply.request, decode.issue, reply.data, issue.repo_ref)
         if not reply.moved:
             return found
@@ -150,9 +150,14 @@ class ForgeClient(ABC):
         return self._decode(reply.request, decode.issue, reply.data, now)
 
     def create_issue(self, repo: RepoRef, title: str, body: str, labels: Sequence[str]) -> Issue:
-        """A new issue with all of `labels`, which are made where they are missing."""
+        """A new issue with all of `labels`, which are made where they are missing.
+
+        It may fail when the issue exists already but a label is missing: find it by its marker, then add_label.
+        """
         given = self._issue_labels(repo, labels)
-        reply = self._ask("POST", path_of(repo, "issues"), body={"title": title, "body": body, "labels": given})
+        reply = self._ask(
+            "POST", self._path(repo, "issues"), body={"title": title, "body": body, "labels": given}
+        )
         created = self._decode(reply.request, decode.issue, reply.data, repo)
         # GitHub drops labels silently here for a token without push access, Gitea drops unknown ids.
         for label in labels:
@@ -161,7 +166,7 @@ class ForgeClient(ABC):
         return created
 
     def find_issue_by_marker(self, repo: RepoRef, marker: str, since: datetime | None) -> Issue | None:
-        """The newest issue of any state, of ours, whose body holds `marker`; pull requests do not count.
+        """An issue of ours, of any state, whose body holds `marker`: the oldest of several, since a copy is younger.
 
         `since`: look at issues changed from then on. Without it only the newest few hundred are looked at.
         """
@@ -170,30 +175,32 @@ class ForgeClient(ABC):
             query.update(sort="created", direction="desc")
         if since is not None:
             query["since"] = since.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        found = self._all(path_of(repo, "issues"), query, most=_MARKER_PAGES if since is None else None)
+        found = self._all(self._path(repo, "issues"), query, most=_MARKER_PAGES if since is None else None)
         wanted = re.compile(re.escape(marker) + r"(?![\w-])")  # `child:1` is not `child:12`
         candidates = [
             issue
             for issue in self._decode_each(found, decode.issue, repo)
             if not issue.is_pull_request and wanted.search(issue.body) and self._is_own(issue.author)
         ]
-        return max(candidates, key=lambda issue: issue.ref.number, default=None)
+        return min(candidates, key=lambda issue: issue.ref.number, default=None)
 
     # Comments
 
     def list_comments(self, issue: IssueRef) -> list[Comment]:
         """Oldest first."""
-        path = path_of(issue.repo_ref, "issues", str(issue.number), "comments")
+        path = self._path(issue.repo_ref, "issues", str(issue.number), "comments")
         found = self._all(path, self.page_size)
         return self._decode_each(found, decode.comment)
 
     def create_comment(self, issue: IssueRef, body: str) -> Comment:
-        path = path_of(issue.repo_ref, "issues", str(issue.number), "comments")
+        path = self._path(issue.repo_ref, "issues", str(issue.number), "comments")
         reply = self._ask("POST", path, body={"body": body})
         return self._decode(reply.request, decode.comment, reply.data)
 
     def edit_comment(self, issue: IssueRef, comment_id: int, body: str) -> None:
-        self._ask("PATCH", path_of(issue.repo_ref, "issues", "comments", str(comment_id)), body={"body": body})
+        self._ask(
+            "PATCH", self._path(issue.repo_ref, "issues", "comments", str(comment_id)), body={"body": body}
+        )
 
     def upsert_comment(self, issue: IssueRef, marker: str, body: str) -> Comment:
         """Our comment that begins with `marker`, edited in place; a new one where there is none.
@@ -257,7 +264,7 @@ class ForgeClient(ABC):
         """None leaves a text as it is."""
         change = {key: value for key, value in (("title", title), ("body", body)) if value is not None}
         if change:
-            self._ask("PATCH", path_of(repo, "pulls", str(number)), body=change)
+            self._ask("PATCH", self._path(repo, "pulls", str(number)), body=change)
 
     # What the forges do differently
 
@@ -282,8 +289,14 @@ class ForgeClient(ABC):
 
     # Shared means
 
+    def _path(self, repo: RepoRef, *rest: str) -> str:
+        """The path below the base URL. ValueError for another instance's repository: names repeat between hosts."""
+        if (repo.forge, repo.host.casefold()) != (self.config.kind, self.config.host.casefold()):
+            raise ValueError(f"{repo} is not of {self.config.kind}:{self.config.host}")
+        return "/" + "/".join(quote(part, safe="") for part in ("repos", repo.owner, repo.repo, *rest))
+
     def _facts(self, repo: RepoRef) -> decode.RepositoryFacts:
-        reply = self._ask("GET", path_of(repo))
+        reply = self._ask("GET", self._path(repo))
         return self._decode(reply.request, decode.repository, reply.data)
 
     def _name_now(self, repo: RepoRef) -> RepoRef:
@@ -292,7 +305,7 @@ class ForgeClient(ABC):
         return RepoRef(repo.forge, repo.host, facts.owner, facts.name)
 
     def _labels_of(self, issue: IssueRef) -> list[decode.Label]:
-        path = path_of(issue.repo_ref, "issues", str(issue.number), "labels")
+        path = self._path(issue.repo_ref, "issues", str(issue.number), "labels")
         found = self._all(path, self.page_size)
         return self._decode(found.request, decode.labels, found.rows)
 
@@ -376,10 +389,6 @@ def hidden(marker: str) -> str:
     if "--" in marker or ">" in marker or "\n" in marker:
         raise ValueError(f"a marker must not end its own HTML comment: {marker!r}")
     return f"<!-- {marker} -->"
-
-
-def path_of(repo: RepoRef, *rest: str) -> str:
-    return "/" + "/".join(quote(part, safe="") for part in ("repos", repo.owner, repo.repo, *rest))
 
 
 def _ref(repo: RepoRef, number: int) -> IssueRef:

@@ -55,7 +55,10 @@ class ForgeError(TirelessError):
 
 
 class Limited(ForgeError):
-    """Asked too much. Nothing was done; ask again after `retry_after_seconds`."""
+    """Asked too much, or a server that names the time when it will be back. Ask again after `retry_after_seconds`.
+
+    Nothing was done, unless `status` is 503. `status` None: not even asked, since the gate is closed.
+    """
 
     retryable = True
 

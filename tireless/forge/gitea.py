@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from tireless.entities import IssueRef, PullRequest, RepoRef
 from tireless.forge import decode
-from tireless.forge.client import DEFAULT_COLOUR, ForgeClient, path_of
+from tireless.forge.client import DEFAULT_COLOUR, ForgeClient
 from tireless.forge.errors import Broken, NotFound, Refused
 
 DRAFT_PREFIX = "WIP: "
@@ -29,13 +29,14 @@ class GiteaClient(ForgeClient):
         """`/pulls/{base}/{head}` gives any one of that pair, of any state, so an open one may hide behind it."""
         try:
             # The route ends in a wildcard: slashes of the head stay slashes, those of the base must not.
-            reply = self._ask("GET", f"{path_of(repo, 'pulls', base)}/{quote(head)}")
+            reply = self._ask("GET", f"{self._path(repo, 'pulls', base)}/{quote(head)}")
         except NotFound:
             return None
         pull = self._decode(reply.request, decode.pull_request, reply.data)
-        if pull.is_open:
-            return pull
-        found = self._all(path_of(repo, "pulls"), {"state": "open", **self.page_size})
+        return pull if pull.is_open else self._find_in_list(repo, head, base)
+
+    def _find_in_list(self, repo: RepoRef, head: str, base: str) -> PullRequest | None:
+        found = self._all(self._path(repo, "pulls"), {"state": "open", **self.page_size})
         for pull in self._decode_each(found, decode.pull_request):
             if pull.is_open and (pull.head, pull.base) == (head, base):
                 return pull
@@ -51,9 +52,9 @@ class GiteaClient(ForgeClient):
             "body": body,
         }
         try:
-            reply = self._ask("POST", path_of(repo, "pulls"), body=wanted)
+            reply = self._ask("POST", self._path(repo, "pulls"), body=wanted)
         except Refused as refused:
-            existing = self.find_pull_request(repo, head, base) if refused.status == 409 else None
+            existing = self._find_in_list(repo, head, base) if refused.status == 409 else None
             if existing is None:
                 raise
             return existing
@@ -62,7 +63,7 @@ class GiteaClient(ForgeClient):
     def edit_pull_request(self, repo: RepoRef, number: int, title: str | None, body: str | None) -> None:
         """A new title keeps the prefix that makes the pull request a draft: only people take that away."""
         if title is not None:
-            reply = self._ask("GET", path_of(repo, "pulls", str(number)))
+            reply = self._ask("GET", self._path(repo, "pulls", str(number)))
             current = self._decode(reply.request, decode.pull_request, reply.data)
             if current.title.startswith(DRAFT_PREFIX) and not title.startswith(DRAFT_PREFIX):
                 title = DRAFT_PREFIX + title
@@ -88,12 +89,12 @@ class GiteaClient(ForgeClient):
                 wanted = {
                     "name": name, "color": f"#{colour}", "description": description, "exclusive": exclusive
                 }  # fmt: skip
-                reply = self._ask("POST", path_of(repo, "labels"), body=wanted)
+                reply = self._ask("POST", self._path(repo, "labels"), body=wanted)
                 self._label_ids[key] = self._decode(reply.request, decode.labels, [reply.data])[0].id
             return self._label_ids[key]
 
     def _repository_labels(self, repo: RepoRef) -> list[decode.Label]:
-        found = self._all(path_of(repo, "labels"), self.page_size)
+        found = self._all(self._path(repo, "labels"), self.page_size)
         return sorted(self._decode(found.request, decode.labels, found.rows), key=lambda label: label.id)
 
     def _forget_labels(self, repo: RepoRef) -> None:
@@ -110,13 +111,15 @@ class GiteaClient(ForgeClient):
 
     def _add_by_id(self, issue: IssueRef, name: str) -> list[decode.Label]:
         identity = self._label_id(issue.repo_ref, name, DEFAULT_COLOUR)
-        path = path_of(issue.repo_ref, "issues", str(issue.number), "labels")
+        path = self._path(issue.repo_ref, "issues", str(issue.number), "labels")
         return self._added(self._ask("POST", path, body={"labels": [identity]}, repeatable=True), name)
 
     def _remove_label(self, issue: IssueRef, label: decode.Label) -> None:
         """By the id that the issue itself shows, which finds labels of the organisation too."""
         try:
-            self._ask("DELETE", path_of(issue.repo_ref, "issues", str(issue.number), "labels", str(label.id)))
+            self._ask(
+                "DELETE", self._path(issue.repo_ref, "issues", str(issue.number), "labels", str(label.id))
+            )
         except NotFound:
             pass  # Forgejo, taken off meanwhile
         except Refused as refused:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from tireless.entities import IssueRef, PullRequest, RepoRef
 from tireless.forge import decode
-from tireless.forge.client import DEFAULT_COLOUR, ForgeClient, path_of
+from tireless.forge.client import DEFAULT_COLOUR, ForgeClient
 from tireless.forge.errors import NotFound, Refused
 
 _DESCRIPTION_CHARS = 100  # GitHub refuses a longer label description
@@ -25,7 +25,7 @@ class GitHubClient(ForgeClient):
 
     def find_pull_request(self, repo: RepoRef, head: str, base: str) -> PullRequest | None:
         query = {"head": f"{repo.owner}:{head}", "base": base, "state": "open", **self.page_size}
-        found = self._all(path_of(repo, "pulls"), query)
+        found = self._all(self._path(repo, "pulls"), query)
         for pull in self._decode_each(found, decode.pull_request):
             if pull.is_open and (pull.head, pull.base) == (head, base):
                 return pull
@@ -40,7 +40,7 @@ class GitHubClient(ForgeClient):
     ) -> PullRequest:
         wanted = {"head": head, "base": base, "title": title, "body": body, "draft": draft}
         try:
-            reply = self._ask("POST", path_of(repo, "pulls"), body=wanted)
+            reply = self._ask("POST", self._path(repo, "pulls"), body=wanted)
         except Refused as refused:
             text = str(refused).lower()
             if refused.status == 422 and "already exists" in text:
@@ -55,28 +55,28 @@ class GitHubClient(ForgeClient):
 
     def _looks_empty(self, repo: RepoRef, facts: decode.RepositoryFacts) -> bool:
         """`size` is 0 for an empty repository, and for a small new one for a while; its branches tell."""
-        return facts.size == 0 and not self._all(path_of(repo, "branches"), {"per_page": "1"}, most=1).rows
+        return facts.size == 0 and not self._all(self._path(repo, "branches"), {"per_page": "1"}, most=1).rows
 
     def _ensure_label(self, repo: RepoRef, name: str, colour: str, description: str, exclusive: bool) -> None:
         try:
-            self._ask("GET", path_of(repo, "labels", name))
+            self._ask("GET", self._path(repo, "labels", name))
             return
         except NotFound:
             pass
         wanted = {"name": name, "color": colour, "description": description[:_DESCRIPTION_CHARS]}
         try:
-            self._ask("POST", path_of(repo, "labels"), body=wanted)
+            self._ask("POST", self._path(repo, "labels"), body=wanted)
         except Refused as refused:
             if not (refused.status == 422 and "already_exists" in str(refused)):
                 raise
 
     def _add_label(self, issue: IssueRef, name: str) -> list[decode.Label]:
-        path = path_of(issue.repo_ref, "issues", str(issue.number), "labels")
+        path = self._path(issue.repo_ref, "issues", str(issue.number), "labels")
         return self._added(self._ask("POST", path, body={"labels": [name]}, repeatable=True), name)
 
     def _remove_label(self, issue: IssueRef, label: decode.Label) -> None:
         with contextlib.suppress(NotFound):  # taken off meanwhile
-            self._ask("DELETE", path_of(issue.repo_ref, "issues", str(issue.number), "labels", label.name))
+            self._ask("DELETE", self._path(issue.repo_ref, "issues", str(issue.number), "labels", label.name))
 
     def _issue_labels(self, repo: RepoRef, names: Sequence[str]) -> list[Any]:
         for name in names:

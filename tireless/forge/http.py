@@ -133,7 +133,8 @@ class Http:
             payload,
             method != "POST" if repeatable is None else repeatable,
         )
-        return self._retrying(call)(self._try, call, time.monotonic() + self._pace.total_seconds)
+        failed: list[ForgeError] = []
+        return self._retrying(call)(self._attempt, call, time.monotonic() + self._pace.total_seconds, failed)
 
     def etag_key(self, path: str, query: Mapping[str, str]) -> str:
         """What an ETag depends on beside the content: URL, Accept and token. A changed key voids a stored ETag."""
@@ -155,7 +156,6 @@ class Http:
             wait=self._wait,
             sleep=sleep_using_event(self._stop),
             retry=retry_if_exception(lambda error: _try_again(error, call)),
-            before=self._not_after_stop,
             reraise=True,
         )
 
@@ -164,11 +164,15 @@ class Http:
         error = state.outcome.exception() if state.outcome is not None else None
         return error.retry_after_seconds + pause / 10 if isinstance(error, Limited) else pause
 
-    def _not_after_stop(self, state: RetryCallState) -> None:
-        """A sleep that `stop` cut short must not lead to another try: raise what the last one raised."""
-        error = state.outcome.exception() if state.outcome is not None else None
-        if self._stop.is_set() and error is not None:
-            raise error
+    def _attempt(self, call: _Call, deadline: float, failed: list[ForgeError]) -> Reply | Unchanged:
+        """One try. After a wait that `stop` has cut short none is made: what failed before is raised again."""
+        if failed and self._stop.is_set():
+            raise failed[-1]
+        try:
+            return self._try(call, deadline)
+        except ForgeError as error:
+            failed.append(error)
+            raise
 
     def _try(self, call: _Call, deadline: float) -> Reply | Unchanged:
         closed = self._gate.check(self.host, self.fingerprint)
