@@ -1,8 +1,9 @@
 """The poller: turns labels into rows, and tidies. One process a host; several hosts share the work by rows.
 
-Main loop. Each turn, in this order: sweep expired leases, lift ended holds, drain `forge_write`, take the
-repositories whose poll is due and hand them to a few threads, prune now and then; then wait for a notification
-(`tireless-ctl repo poll`, a webhook), for what is due next, or for `poller.wake_seconds`.
+Main loop. Each turn it takes the repositories whose poll is due and hands them to a few threads, and has one thread
+drain `forge_write`; every few seconds it sweeps expired leases and lifts ended holds; every hour it prunes finished jobs
+and removes their workspaces. Then it waits for a notification (`tireless-ctl repo poll`, a webhook), for what is due
+next, for a thread to become free, or for `poller.wake_seconds`.
 
 A poll. The forge is asked with no transaction open. What it answered, the jobs that follow from it, and the
 validators (ETag, hash) that let the next poll be cheap are then stored in one transaction. Died in between,
@@ -29,7 +30,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import Any
@@ -54,9 +55,11 @@ from tireless.store import jobs, lanes, repos, workers, writes
 from tireless.store.connection import is_outage, open_pool
 from tireless.store.listen import POLL_CHANNEL, Listener
 from tireless.store.queries import Connection
+from tireless.workspace import Workspaces
 
 log = logging.getLogger(__name__)
 
+_SWEEP_SECONDS = 2.0
 _TIDY_SECONDS = 3600.0
 _SEEN_SECONDS = 60.0
 _FAILED: tuple[tuple[type[ForgeError], PollResult], ...] = (
@@ -103,14 +106,17 @@ class Poller:
         config = ctx.config
         url = embedded.database_url(config, start=False)
         timeout = config.database.connect_timeout_seconds
-        self._pool = open_pool(url, config.poller.threads + 1, timeout=timeout, name="tireless-poller")
+        self._pool = open_pool(url, config.poller.threads + 2, timeout=timeout, name="tireless-poller")
         self._listener = Listener(
             url, (POLL_CHANNEL,), timeout=timeout, wait=self._wait, name="tireless-poller"
         )
-        self._threads = ThreadPoolExecutor(config.poller.threads, thread_name_prefix="poll")
+        # One more than polls at once: the outbox must not wait behind slow forges.
+        self._threads = ThreadPoolExecutor(config.poller.threads + 1, thread_name_prefix="poll")
         self._polls: set[Future[None]] = set()
         self._drain: Future[None] | None = None
         self._clients = Clients(ctx)
+        self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # a thread has become free
+        self._swept_at = float("-inf")
         self._tidied_at = float("-inf")
         self._seen_at = float("-inf")
 
@@ -126,8 +132,11 @@ class Poller:
             self._leave()
         return 0
 
-    def _wait(self, seconds: float, fds: Any) -> list[int]:
-        return self._ctx.wait(seconds, fds)
+    def _wait(self, seconds: float, fds: Sequence[int]) -> list[int]:
+        found = self._ctx.wait(seconds, [*fds, self._done])
+        if self._done in found:
+            os.eventfd_read(self._done)
+        return [fd for fd in found if fd != self._done]
 
     def _turn(self) -> float:
         """One look at the rows; how long to wait before the next, in seconds."""
@@ -135,25 +144,31 @@ class Poller:
         self._polls = {f for f in self._polls if not f.done()}
         try:
             with self._listener.connection() as conn:
-                self._say_seen(conn)
-                jobs.expire_stale_claims(
-                    conn,
-                    writes_for=delivery.writes_for_end(self._ctx.config),
-                    backoff_seconds=self._ctx.config.lease.backoff_seconds,
-                )
-                lanes.lift_ended_holds(conn)
+                self._sweep(conn)
                 self._begin_polls(conn)
-                self._begin_drain()
-                self._tidy(conn)
                 due = repos.next_due_seconds(conn)
         except psycopg.Error as e:
             if not is_outage(e):
                 raise
             return wake
-        if due is None:
-            return wake
-        # Something is due already, but in hand or locked elsewhere: look again soon, not at once.
-        return min(max(due, 0.25), wake)
+        if due is not None and due <= 0:
+            self._begin_drain()
+        # What is due already is in hand, or locked elsewhere, or waits for a thread: a free one ends the wait.
+        return wake if due is None else min(max(due, 0.5), wake)
+
+    def _sweep(self, conn: Connection) -> None:
+        """What needs no hurry: at most once in `_SWEEP_SECONDS`, however busy the polling is."""
+        if time.monotonic() - self._swept_at < _SWEEP_SECONDS:
+            return
+        self._swept_at = time.monotonic()
+        self._say_seen(conn)
+        jobs.expire_stale_claims(
+            conn,
+            writes_for=delivery.writes_for_end(self._ctx.config),
+            backoff_seconds=self._ctx.config.lease.backoff_seconds,
+        )
+        lanes.lift_ended_holds(conn)
+        self._tidy(conn)
 
     def _say_seen(self, conn: Connection) -> None:
         if time.monotonic() - self._seen_at >= _SEEN_SECONDS:
@@ -165,11 +180,16 @@ class Poller:
         free = self._ctx.config.poller.threads - len(self._polls)
         if free > 0:
             for repo, listed_at in repos.take_due(conn, free):
-                self._polls.add(self._threads.submit(self._guarded, self._poll, repo, listed_at))
+                self._polls.add(self._submit(self._poll, repo, listed_at))
 
     def _begin_drain(self) -> None:
         if self._drain is None or self._drain.done():
-            self._drain = self._threads.submit(self._guarded, self._drain_writes)
+            self._drain = self._submit(self._drain_writes)
+
+    def _submit(self, task: Callable[..., None], *args: Any) -> Future[None]:
+        future = self._threads.submit(self._guarded, task, *args)
+        future.add_done_callback(lambda _: os.eventfd_write(self._done, 1))
+        return future
 
     def _drain_writes(self) -> None:
         outbox.drain(
@@ -180,7 +200,25 @@ class Poller:
         if time.monotonic() - self._tidied_at >= _TIDY_SECONDS:
             jobs.prune(conn, self._ctx.config.poller.keep_days)
             workers.prune(conn)
+            self._submit(self._collect_garbage)
             self._tidied_at = time.monotonic()
+
+    def _collect_garbage(self) -> None:
+        """Remove the workspaces of jobs that ended some days ago; never one of a live job."""
+        config = self._ctx.config
+        workspaces = Workspaces(
+            config.state_dir,
+            config.git,
+            timeout=config.runner.git_timeout_seconds,
+            beat=lambda: None,
+            should_stop=self._ctx.stop_event.is_set,
+        )
+        found = workspaces.jobs()
+        with self._connect() as conn:
+            keep = jobs.live_among(conn, found)
+        removed = workspaces.collect_garbage(keep, config.runner.keep_workspace_days * 86_400)
+        if removed:
+            log.info("workspaces removed count=%d", len(removed))
 
     @contextlib.contextmanager
     def _connect(self) -> Iterator[Connection]:

@@ -9,18 +9,23 @@ the forge. It ends with the pull request, exit 0, and leaves no process and no f
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import signal
 import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
 
+from tests.support.files import remove_tree
 from tests.support.rig import CHECKOUT, SCRIPTED_AGENT, Rig
 from tests.support.wait import wait_until
-from tireless import embedded
+from tireless import embedded, proctree
 from tireless.entities import AgentKind, Job, JobEvent, JobState
 
 TITLE = "The greeting should know its reader"
@@ -39,7 +44,8 @@ SCRIPT = """{"steps": [
   {"do": "say", "text": "I will read greet.py and teach it a name."},
   {"do": "shell", "command": "cat greet.py README.md"},
   {"do": "write", "path": "greet.py",
-   "text": "import sys\\n\\nname = sys.argv[1] if len(sys.argv) > 1 else \\"world\\"\\nprint(f\\"Hello, {name}!\\")\\n"},
+   "text":
+     "import sys\\n\\nname = sys.argv[1] if len(sys.argv) > 1 else \\"world\\"\\nprint(f\\"Hello, {name}!\\")\\n"},
   {"do": "shell", "command": "python3 greet.py Ada"},
   {"do": "commit", "message": "greet.py takes the name of its reader"},
   {"do": "append", "path": "README.md", "text": "\\nWith a name it greets that reader: `python3 greet.py Ada`.\\n"},
@@ -59,21 +65,74 @@ class Interrupted(Exception):
     """A signal asked the demo to stop; everything is cleaned up on the way out."""
 
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_END_SECONDS = 25.0  # for the demo to end by itself once it was asked to
+
+
 def main(argv: Sequence[str]) -> int:
+    """The demo runs in a child. This process only waits, passes signals on, and at the end, however it came about,
+    ends what is left below it (it is the subreaper of all of it) and removes the demo's directory."""
     args = _arguments(argv)
-    for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(sig, _interrupt)
+    root = Path(tempfile.mkdtemp(prefix="tireless-demo-"))
+    proctree.become_subreaper()
+    child = os.fork()
+    if child == 0:
+        os._exit(_child(args, root, os.getppid()))
+    asked: list[int] = []
+    for sig in _SIGNALS:
+        signal.signal(sig, lambda number, _: asked.append(number))
     try:
-        with _rig(args.agent) as rig:
+        return _await(child, asked)
+    finally:
+        proctree.kill_all(_all_below, 10.0)
+        remove_tree(root)
+
+
+def _await(child: int, asked: list[int]) -> int:
+    told, deadline = 0, float("inf")
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status) if not told else 130
+        if len(asked) > told:
+            told = len(asked)
+            deadline = min(deadline, time.monotonic() + _END_SECONDS)
+            os.kill(child, signal.SIGTERM)
+        if time.monotonic() >= deadline:
+            return 130
+        signal.sigtimedwait([signal.SIGCHLD], 0.1)
+
+
+def _all_below() -> list[int]:
+    found = proctree.descendants(os.getpid())
+    proctree.reap_orphans()
+    return found
+
+
+def _child(args: argparse.Namespace, root: Path, parent: int) -> int:
+    for sig in _SIGNALS:
+        signal.signal(sig, _interrupt)
+    os.setsid()  # Ctrl-C in a terminal reaches the parent alone, which passes it on once
+    proctree.die_with_parent(signal.SIGTERM, parent)
+    code = 1
+    try:
+        with _rig(args.agent, root) as rig:
             try:
-                return Demo(rig, args.agent, args.timeout).run()
+                code = Demo(rig, args.agent, args.timeout).run()
             finally:
-                # What follows is the cleaning up: a second Ctrl-C must not leave something behind.
-                for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                for sig in _SIGNALS:  # what follows is the cleaning up
                     signal.signal(sig, signal.SIG_IGN)
-    except Interrupted as e:
-        print(f"\ninterrupted ({e}); everything has been cleaned up", file=sys.stderr)
-        return 130
+    except (Interrupted, BrokenPipeError) as e:
+        with contextlib.suppress(OSError):
+            print(f"\ninterrupted ({e}); everything is cleaned up", file=sys.stderr)
+        code = 130
+    except SystemExit as e:
+        print(e, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    return code
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -103,13 +162,13 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     raise Interrupted(signal.Signals(number).name)
 
 
-def _rig(agent: str) -> Rig:
+def _rig(agent: str, root: Path) -> Rig:
     keys = ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN", "ANTHROPIC_BASE_URL", "OPENCODE_CONFIG_CONTENT")
     passed = "env_from = [" + ", ".join(f'"{k}"' for k in keys) + "]"
     if agent == "scripted":
         script = SCRIPT.replace("\n", " ").replace("'", "\\u0027")
         lane = f"cap = 1\nrunners = 1\nenv = {{ SCRIPTED_AGENT = '{script}' }}"
-        return Rig(files=FILES, repo="acme/greeter", settings=SETTINGS, claude=lane)
+        return Rig(files=FILES, repo="acme/greeter", settings=SETTINGS, claude=lane, root=root)
     real = f"cap = 1\nrunners = 1\n{passed}"
     table = f'[routing]\nimplement = "{agent}"\n'
     off = "enabled = false"
@@ -120,6 +179,7 @@ def _rig(agent: str) -> Rig:
         agent=("claude",),
         claude=real if agent == "claude_code" else off,
         opencode=real if agent == "opencode" else off,
+        root=root,
     )
 
 

@@ -94,8 +94,9 @@ class Rig:
         opencode: str = "enabled = false",
         host: str = "host-a",
         env: Mapping[str, str] | None = None,
+        root: Path | None = None,
     ) -> None:
-        self.root = Path(tempfile.mkdtemp(prefix="tireless-rig-"))
+        self.root = root or Path(tempfile.mkdtemp(prefix="tireless-rig-"))
         self.root.chmod(0o755)  # the embedded server runs as a user of its own under root
         self.url = url
         self.repo = repo

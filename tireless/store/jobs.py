@@ -3,6 +3,7 @@ decide about a claim, a transition or the sweep; only `enqueue` and `reroute`, w
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tireless.entities import (
     Claim,
     ClaimLost,
     EventKind,
+    Forge,
     IllegalTransition,
     Issue,
     IssueRef,
@@ -32,10 +34,14 @@ from tireless.entities import (
 )
 from tireless.labels import LabelProtocol
 from tireless.routing import RoutingTable, job_kind_for, lane_for
-from tireless.store import decode, writes
+from tireless.store import decode, lanes, writes
 from tireless.store.queries import Connection, row, rows, run
 
+WritesFor = Callable[[Job], Sequence[NewWrite]]
+
 _CLAIM_TRIES = 5
+_CLAIMS_A_MARK = 32  # claims of this process between two marks of the lanes' floors
+_KNOWN = {"kinds": list(JobKind), "forges": list(Forge), "phases": list(Phase)}  # what this build understands
 
 
 class Verdict(StrEnum):
@@ -116,22 +122,43 @@ def claim_next(
 ) -> Claim | None:
     """Claim the next job of these lanes, oldest first within a priority; None if nothing may start.
 
-    With no lane allowed nothing is asked: it would be a round trip to be told nothing. Two claimers that pick the
-    same slot number of one repository's own limit are told apart by a unique index; the loser looks again.
-    `host` is whose disk the claimer works on: a job whose workspace lies on another is left to that one for an hour.
+    With no lane allowed nothing is asked: it would be a round trip to be told nothing. A second statement is asked only
+    if the head of the queue is there and cannot be had (asleep, at its repository's limit, locked by a rival). Two
+    claimers that pick the same slot number of one repository's own limit are told apart by a unique index; the loser
+    looks again. `host` is whose disk the claimer works on: a job whose workspace lies on another is left to that one for an hour.
     """
     if not lanes:
         return None
-    params = {"worker": worker, "lanes": list(lanes), "lease": f"{lease_seconds} seconds", "host": host}
+    params = {
+        "worker": worker,
+        "lanes": list(lanes),
+        "lease": f"{lease_seconds} seconds",
+        "host": host,
+        "past": False,
+        **_KNOWN,
+    }
     for _ in range(_CLAIM_TRIES):
         try:
             found = row(conn, "claim_next", params)
         except psycopg.errors.UniqueViolation:
             continue
-        if found is None:
+        assert found is not None
+        if found["id"] is not None:
+            if next(_claims) % _CLAIMS_A_MARK == 0:
+                mark_floors(conn)
+            return Claim(decode.job(found), worker, found["claim_seq"])
+        if found["seen"] == 0 or params["past"]:
             return None
-        return Claim(decode.job(found), worker, found["claim_seq"])
+        params["past"] = True
     return None
+
+
+_claims = itertools.count(1)
+
+
+def mark_floors(conn: Connection) -> None:
+    """Tell the claims of all lanes where to begin to look; see lane_floor."""
+    run(conn, "mark_floors", {"lanes": list(AgentKind)})
 
 
 def transition(
@@ -146,11 +173,13 @@ def transition(
     delay_seconds: float = 0.0,
     event: EventKind | None = None,
     detail: dict[str, Any] | None = None,
+    writes_for: WritesFor | None = None,
 ) -> Job:
     """Move a held job. Raises ClaimLost if the claim is no longer ours, IllegalTransition if it has ended.
 
     `keep_attempt` gives the attempt of this claim back (a drain, a hold, a lost database burn none); `delay_seconds`
-    is the backoff of a job that returns to pending.
+    is the backoff of a job that returns to pending; without, it keeps its place in the queue. A job whose cancel was
+    asked for does not return: it ends as abandoned, and `writes_for` says what the forge is to be told then.
     """
     if to is JobState.CLAIMED:
         raise IllegalTransition(claim.job.id, claim.job.state, to)
@@ -165,6 +194,16 @@ def transition(
         "event": event or _EVENT_OF.get(to, EventKind.FINISHED),
         "detail": json.dumps(detail or ({"why": error} if error else {})),
     }
+    if to is JobState.PENDING and writes_for is not None:
+        with conn.transaction():
+            job = _transition(conn, claim, to, params)
+            if job.state.terminal:
+                writes.add(conn, job, writes_for(job))
+        return job
+    return _transition(conn, claim, to, params)
+
+
+def _transition(conn: Connection, claim: Claim, to: JobState, params: dict[str, Any]) -> Job:
     moved = row(conn, "transition", params)
     if moved is None:
         raise _refused(conn, claim, to)
@@ -225,14 +264,12 @@ def renew_claim(conn: Connection, claim: Claim, *, lease_seconds: float) -> Rene
     return Renewal(found["cancel_requested_at"] is not None, found["cancel_reason"])
 
 
-WritesFor = Callable[[Job], Sequence[NewWrite]]
-
-
 def expire_stale_claims(
     conn: Connection, *, writes_for: WritesFor, backoff_seconds: float = 30.0, actor: str = "sweep"
 ) -> list[Job]:
-    """Take back what is held past its lease; the jobs, as they are now (pending, or failed at their last attempt)."""
-    return _take_back(
+    """Take back what is held past its lease; the jobs, as they are now (pending, failed at their last attempt, or
+    abandoned where a cancel was asked for). Tidies the lanes' slots and floors as well."""
+    taken = _take_back(
         conn,
         None,
         "claim lease expired",
@@ -241,6 +278,9 @@ def expire_stale_claims(
         backoff_seconds=backoff_seconds,
         actor=actor,
     )
+    lanes.settle_slots(conn)
+    mark_floors(conn)
+    return taken
 
 
 def release_claims(
@@ -318,7 +358,7 @@ def refresh_lanes(
         issue = by_number.get(job.issue.number)
         if issue is None:
             continue
-        unbegun = job.state is JobState.PENDING and job.attempts == 0
+        unbegun = job.state is JobState.PENDING and job.claim_seq == 0
         kind = (job_kind_for(issue.labels, labels) or job.kind) if unbegun else job.kind
         lane = lane_for(kind, job.parent_job_id is not None, issue.labels, labels, routing)
         if lane is not job.lane or kind is not job.kind:
@@ -386,6 +426,11 @@ def counts(conn: Connection) -> dict[JobState, int]:
         state = JobState(r["state"])
         found[state] = found.get(state, 0) + r["n"]
     return found
+
+
+def live_among(conn: Connection, ids: Sequence[UUID]) -> list[UUID]:
+    """Those of the jobs that have not ended."""
+    return [r["id"] for r in rows(conn, "live_among", {"jobs": list(ids)})] if ids else []
 
 
 def prune(conn: Connection, keep_days: float) -> int:

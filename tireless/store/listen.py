@@ -30,6 +30,7 @@ from tireless.store.queries import Connection
 log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 5.0
+_deaf: set[str] = set()  # databases of which this process has said that notifications do not arrive
 
 
 def lane_channel(lane: str) -> str:
@@ -66,7 +67,6 @@ class Listener:
         self._name = name
         self._conn: Connection | None = None
         self._hears = False  # whether notifications arrive, by the self-check
-        self._said_deaf = False
         self._said_down = False
         self._failures = 0
         self._retry_at = 0.0
@@ -165,9 +165,9 @@ class Listener:
             heard, reason = False, str(e)
         else:
             reason = "a notification to itself did not come back; a pooler in transaction mode does that"
-        if not heard and not self._said_deaf:
+        if not heard and self._url not in _deaf:
+            _deaf.add(self._url)
             log.warning("notifications do not arrive, polling instead why=%s", " ".join(reason.split()))
-            self._said_deaf = True
         return heard
 
     def _lost(self, error: BaseException) -> None:

@@ -29,6 +29,7 @@ and UnsafeWorkspace: the work itself cannot be delivered. Cancelled: we were ask
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import time
@@ -202,6 +203,14 @@ class Workspaces:
         if mirror is not None:
             with self._mirrors.locked(mirror) as lock:
                 self._mirrors.set_refs(mirror, dict.fromkeys(self._mirrors.refs_of(mirror, job)), lock)
+
+    def jobs(self) -> list[UUID]:
+        """The jobs that have a directory on this host."""
+        found = []
+        for root in self._work.iterdir():
+            with contextlib.suppress(ValueError):
+                found.append(UUID(root.name))
+        return found
 
     def disk_usage(self) -> DiskUsage:
         return DiskUsage(

@@ -1,0 +1,1 @@
+select id from job where id = any(%(jobs)s::uuid[]) and state in ('pending', 'claimed', 'running')
