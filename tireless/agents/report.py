@@ -14,6 +14,7 @@ follows no link, of bounded size. Parsing is pure.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -109,23 +110,24 @@ def read_findings(report_dir: Path) -> FindingsReport | None:
 
 def clear(report_dir: Path) -> None:
     """Before a new run: an earlier run's answer must not be taken for this one's."""
-    for name in (OUTCOME, PLAN, FINDINGS):
-        path = report_dir / name
-        try:
-            path.unlink()
-        except FileNotFoundError:
-            continue
-        except OSError as e:  # a directory of that name
-            raise ReportError(f"{name} of an earlier run cannot be removed: {e.strerror}") from e
+    folder = _open_folder(report_dir)
+    if folder is None:
+        return
+    try:
+        for name in (OUTCOME, PLAN, FINDINGS):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=folder)
+    except OSError as e:  # a directory of that name
+        raise ReportError(f"{name} of an earlier run cannot be removed: {e.strerror}") from e
+    finally:
+        os.close(folder)
 
 
 def read_file(report_dir: Path, name: str) -> bytes | None:
-    try:
-        folder = os.open(report_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except FileNotFoundError:
+    """The file's content; None if there is none. ReportError if it is no plain file of bounded size."""
+    folder = _open_folder(report_dir)
+    if folder is None:
         return None
-    except OSError as e:
-        raise ReportError(f"the report directory cannot be opened: {e.strerror}") from e
     try:
         # O_NONBLOCK: opening a named pipe must not wait for its writer.
         fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
@@ -135,14 +137,24 @@ def read_file(report_dir: Path, name: str) -> bytes | None:
         raise ReportError(f"{name} cannot be opened: {e.strerror}; it is to be a regular file") from e
     finally:
         os.close(folder)
-    with os.fdopen(fd, "rb") as f:
+    try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode) or info.st_nlink != 1:
             raise ReportError(f"{name} is not a regular file with one name")
-        data = f.read(MAX_FILE + 1)
-    if len(data) > MAX_FILE:
-        raise ReportError(f"{name} is larger than {MAX_FILE} bytes")
-    return data
+        if info.st_size > MAX_FILE:
+            raise ReportError(f"{name} is larger than {MAX_FILE} bytes")
+        return os.read(fd, MAX_FILE)
+    finally:
+        os.close(fd)
+
+
+def _open_folder(report_dir: Path) -> int | None:
+    try:
+        return os.open(report_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise ReportError(f"the report directory cannot be opened: {e.strerror}") from e
 
 
 def parse_outcome(data: bytes) -> OutcomeReport:
