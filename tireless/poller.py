@@ -1,9 +1,9 @@
 """The poller: turns labels into rows, and tidies. One process a host; several hosts share the work by rows.
 
 Main loop. Each turn it takes the repositories whose poll is due and hands them to a few threads, and has one thread
-drain `forge_write`; every few seconds it sweeps expired leases and lifts ended holds; every hour it prunes finished jobs
-and removes their workspaces. Then it waits for a notification (`tireless-ctl repo poll`, a webhook), for what is due
-next, for a thread to become free, or for `poller.wake_seconds`.
+drain `forge_write`; every few seconds it sweeps expired leases and lifts ended holds; every hour it prunes finished
+jobs and removes their workspaces. Then it waits for a notification (`tireless-ctl repo poll`), for what is due next, for
+a thread to become free, or for `poller.wake_seconds`.
 
 A poll. The forge is asked with no transaction open. What it answered, the jobs that follow from it, and the
 validators (ETag, hash) that let the next poll be cheap are then stored in one transaction. Died in between,
@@ -37,7 +37,7 @@ from typing import Any
 
 import psycopg
 
-from tireless import delivery, embedded, outbox
+from tireless import delivery, embedded, outbox, web
 from tireless.config import Config
 from tireless.entities import Issue, IssuePage, IssueRef, PollResult, RepoRef, TirelessError, TrackedRepo
 from tireless.forge import (
@@ -55,6 +55,7 @@ from tireless.store import jobs, lanes, repos, workers, writes
 from tireless.store.connection import is_outage, open_pool
 from tireless.store.listen import POLL_CHANNEL, Listener
 from tireless.store.queries import Connection
+from tireless.web import Web
 from tireless.workspace import Workspaces
 
 log = logging.getLogger(__name__)
@@ -106,7 +107,9 @@ class Poller:
         config = ctx.config
         url = embedded.database_url(config, start=False)
         timeout = config.database.connect_timeout_seconds
-        self._pool = open_pool(url, config.poller.threads + 2, timeout=timeout, name="tireless-poller")
+        self._pool = open_pool(
+            url, config.poller.threads + 2 + web.CONNECTIONS, timeout=timeout, name="tireless-poller"
+        )
         self._listener = Listener(
             url, (POLL_CHANNEL,), timeout=timeout, wait=self._wait, name="tireless-poller"
         )
@@ -115,6 +118,8 @@ class Poller:
         self._polls: set[Future[None]] = set()
         self._drain: Future[None] | None = None
         self._clients = Clients(ctx)
+        self._web = Web(config, self._connect)
+        self._web_for = config
         self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # a thread has become free
         self._swept_at = float("-inf")
         self._tidied_at = float("-inf")
@@ -122,15 +127,25 @@ class Poller:
 
     def run(self) -> int:
         ctx = self._ctx
+        self._web.start()
         ctx.ready()
         try:
             while ctx.turn():
+                self._renew_web()
                 pause = self._turn()
                 if ctx.turn() and pause > 0:
                     self._listener.wait(pause)
         finally:
             self._leave()
         return 0
+
+    def _renew_web(self) -> None:
+        """After a reload the status page is another one, perhaps elsewhere."""
+        if self._ctx.config is not self._web_for:
+            self._web.stop()
+            self._web_for = self._ctx.config
+            self._web = Web(self._web_for, self._connect)
+            self._web.start()
 
     def _wait(self, seconds: float, fds: Sequence[int]) -> list[int]:
         found = self._ctx.wait(seconds, [*fds, self._done])
@@ -288,6 +303,7 @@ class Poller:
 
     def _leave(self) -> None:
         self._ctx.stop_event.set()
+        self._web.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._listener.close()
         # Threads that are in a request end with the process; the leases of what they held run out.

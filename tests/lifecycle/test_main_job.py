@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import urllib3
 
 from tests.support.rig import Rig
 from tests.support.wait import wait_until
@@ -334,3 +336,29 @@ def test_a_drain_finishes_what_is_in_hand(new_rig: NewRig, tmp_path: Any) -> Non
     assert supervisor.wait(30) == 0
     assert rig.job(number).state is JobState.DELIVERED
     assert len(rig.forge.pulls()) == 1
+
+
+def test_the_status_page_is_served_by_the_poller_and_follows_a_reload(new_rig: NewRig) -> None:
+    port = free_port()
+    rig = new_rig(settings=f'[web]\nlisten = "127.0.0.1:{port}"\n')
+    http = urllib3.PoolManager(retries=False)
+    page = wait_until(lambda: _get(http, port, "/"), 20, "the status page")
+    assert "claude_code" in page
+    other = free_port()
+    rig.write_config(settings=f'[web]\nlisten = "127.0.0.1:{other}"\n')
+    rig.supervisors[0].send(signal.SIGHUP)
+    assert "tireless_build_info" in wait_until(lambda: _get(http, other, "/metrics"), 20, "the new address")
+    assert _get(http, port, "/") is None
+
+
+def _get(http: urllib3.PoolManager, port: int, path: str) -> str | None:
+    try:
+        return http.request("GET", f"http://127.0.0.1:{port}{path}", timeout=5).data.decode()
+    except urllib3.exceptions.HTTPError:
+        return None
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
