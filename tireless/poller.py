@@ -2,8 +2,8 @@
 
 Main loop. Each turn it takes the repositories whose poll is due and hands them to a few threads, and has one thread
 drain `forge_write`; every few seconds it sweeps expired leases and lifts ended holds; every hour it prunes finished
-jobs and removes their workspaces. Then it waits for a notification (`tireless-ctl repo poll`), for what is due next, for
-a thread to become free, or for `poller.wake_seconds`.
+jobs and removes their workspaces. Then it waits for a notification (`tireless-ctl repo poll`), for what is due next,
+for a thread to become free, or for `poller.wake_seconds`.
 
 A poll. The forge is asked with no transaction open. What it answered, the jobs that follow from it, and the
 validators (ETag, hash) that let the next poll be cheap are then stored in one transaction. Died in between,
