@@ -55,10 +55,6 @@ class World:
         self.push(mirror, collected, checkout.job_id, checkout.branch)
         return collected
 
-    def everything_pushed(self) -> bytes:
-        """The content of every object on the forge."""
-        return git_bytes(self.upstream.path, "cat-file", "--batch", "--batch-all-objects", "--unordered")
-
 
 def agent(checkout: Checkout, script: str, env: Mapping[str, str] | None = None) -> str:
     """Run a shell script in the checkout, with the environment of an agent. `save MESSAGE` commits all there is."""
@@ -97,3 +93,8 @@ def files_at(mirror: Mirror, commit: str) -> list[str]:
 
 def content_at(mirror: Mirror, commit: str, path: str) -> str:
     return git_bytes(mirror.path, "show", f"{commit}:{path}").decode()
+
+
+def every_object(where: Path) -> bytes:
+    """The content of every object of a repository."""
+    return git_bytes(where, "cat-file", "--batch", "--batch-all-objects", "--unordered")

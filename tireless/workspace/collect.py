@@ -19,7 +19,7 @@ from tireless.config import GitConfig
 from tireless.workspace import files, foreign, leftovers
 from tireless.workspace.checkout import Checkout, commit_tree, touch_record
 from tireless.workspace.command import Git, Where
-from tireless.workspace.errors import Cancelled, DiskFull, GitFailed
+from tireless.workspace.errors import Cancelled, DiskFull, GitFailed, UnsafeWorkspace
 from tireless.workspace.files import Limits
 from tireless.workspace.mirror import Mirror, Mirrors, job_ref
 
@@ -194,7 +194,12 @@ class _Collection:
             commit = commit_tree(self._git, where, tree, parents, self._message, self._identity)
             self._git(("update-ref", "refs/heads/take", commit), where)
             assert where.git_dir is not None
-            self._mirrors.take(self._mirror, where.git_dir, ref)
+            try:
+                self._mirrors.take(self._mirror, where.git_dir, ref)
+            except GitFailed as e:
+                if "fsck error" in e.stderr or "in packed object" in e.stderr:
+                    raise UnsafeWorkspace(f"what it left fails git's check: {e.stderr[:500]}") from None
+                raise
             return commit
         with self._mirrors.locked(self._mirror) as lock:
             self._mirrors.set_refs(self._mirror, {ref: commit}, lock)
