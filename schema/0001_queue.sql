@@ -60,7 +60,7 @@ create index tracked_repo_due_idx on tracked_repo (next_poll_at) where enabled;
 create table lane (
     lane         text primary key
         constraint lane_lane_known check (lane in ('claude_code', 'opencode')),
-    cap          integer not null check (cap >= 0),
+    cap          integer not null check (cap between 0 and 1000),
     paused       boolean not null default false,
     pause_reason text,
     held_until   timestamptz,
@@ -70,15 +70,36 @@ create table lane (
 );
 
 -- A slot is the right to run one job of a lane, on whatever host. Counting running rows cannot be exact under
--- SKIP LOCKED, since two claimers count in the same snapshot; a row that only one of them can lock is. `open`
--- follows the lane's cap: a cap change waits for a claim of the very slot that it closes, and for nothing else.
+-- SKIP LOCKED, since two claimers count in the same snapshot; a row that only one of them can lock is. `open` is
+-- slot <= cap: a cap change waits for a claim of the very slot that it closes, and for nothing else.
+--
+-- All rows of a lane are made at once, so that the planner never sees a table small enough to scan. The slot that
+-- became free last is taken first: where an old snapshot keeps dead versions from being cleaned away, they lie
+-- behind the live one and no claim reads them.
 create table lane_slot (
-    lane   text not null references lane (lane),
-    slot   integer not null check (slot >= 1),
-    open   boolean not null,
-    job_id uuid,
+    lane       text not null references lane (lane),
+    slot       integer not null check (slot between 1 and 1000),
+    open       boolean not null,
+    job_id     uuid,
+    free_since timestamptz not null default now(),
     primary key (lane, slot)
-) with (fillfactor = 50);
+);
+
+create index lane_slot_free_idx on lane_slot (lane, free_since desc) where open and job_id is null;
+create unique index lane_slot_job_key on lane_slot (job_id) where job_id is not null;
+-- Empty but for a while after a cap was lowered below what was running.
+create index lane_slot_over_cap_idx on lane_slot (lane) where not open and job_id is not null;
+
+-- Where the look for a lane's next fresh job begins. Below it is nothing that is visible and pending, so that
+-- claims do not read past what was claimed before, again and again, while an old snapshot keeps it. A hint:
+-- a claim that finds nothing looks without it, and it is made anew every minute.
+create table lane_floor (
+    lane     text primary key references lane (lane),
+    priority smallint,
+    run_at   timestamptz,
+    number   bigint,
+    full_at  timestamptz -- when the floor was last found by a look from the bottom
+);
 
 create table job (
     id                  uuid primary key default gen_random_uuid(),
@@ -125,6 +146,7 @@ create table job (
     updated_at          timestamptz not null default now(),
     finished_at         timestamptz,
 
+    constraint slot_is_a_number_of_the_lane check (slot between 1 and 1000),
     -- Returning to pending must let go of the claim, or the sweep would not be safe: the database refuses the
     -- half-done version instead of the code remembering to.
     constraint pending_holds_no_claim check (state <> 'pending' or
@@ -142,30 +164,37 @@ create table job (
 
 -- One live job an issue. Enqueue is `on conflict do nothing` against it, so the rule has this one home.
 create unique index job_live_issue_key
-    on job (forge, lower(host), lower(owner), lower(repo), number)
+    on job (lower(owner), lower(repo), number, lower(host), forge)
     where state in ('pending', 'claimed', 'running');
 
--- A claim over several lanes is one probe of this index a lane; nothing that a heartbeat rewrites is in any index.
-create index job_claimable_idx on job (lane, priority, created_at, number) where state = 'pending';
+-- The queue, in the order of the claim: priority, then the time since when a job may run, which for a fresh one is
+-- the time of its enqueue. A job in backoff sorts behind all that may run, so that no claim ever meets it.
+-- Fresh jobs only ever join at the end, which is what lane_floor lives by; what comes back has its own index.
+create index job_fresh_idx on job (lane, priority, run_at, number) where state = 'pending' and claim_seq = 0;
+create index job_again_idx on job (lane, priority, run_at, number) where state = 'pending' and claim_seq > 0;
+-- The same by repository (0: none any more), for when the head of the queue is full of repositories that may
+-- start nothing now.
+create index job_repo_pending_idx on job (lane, coalesce(repo_id, 0), priority, run_at, number)
+    where state = 'pending';
 
-create unique index job_slot_key on job (claimed_lane, slot) where state in ('claimed', 'running');
-create unique index job_repo_slot_key on job (repo_id, repo_slot) where state in ('claimed', 'running');
+-- Nothing that a heartbeat rewrites is in any index, so renewals stay HOT. A unique index over lane and slot would
+-- read every old holder of the slot at each claim while an old snapshot keeps them: lane_slot_job_key guards it.
 create index job_held_idx on job (claimed_by) where state in ('claimed', 'running');
-create index job_issue_idx on job (forge, lower(host), lower(owner), lower(repo), number, created_at);
-create index job_repo_live_idx on job (repo_id) where state in ('pending', 'claimed', 'running');
+create unique index job_repo_slot_key on job (repo_id, repo_slot) where repo_slot is not null;
+create index job_history_idx
+    on job (lower(owner), lower(repo), number, lower(host), forge) where finished_at is not null;
 create index job_finished_idx on job (finished_at) where finished_at is not null;
 create index job_parent_idx on job (parent_job_id) where parent_job_id is not null;
 
 create table job_event (
-    id     bigint generated always as identity primary key,
+    id     bigint generated always as identity,
     job_id uuid not null references job (id) on delete cascade,
     at     timestamptz not null default now(),
     kind   text not null,
     actor  text not null,
-    detail jsonb not null default '{}'
+    detail jsonb not null default '{}',
+    primary key (job_id, id)
 );
-
-create index job_event_job_idx on job_event (job_id, id);
 
 create table agent_run (
     id            uuid primary key,

@@ -9,19 +9,43 @@ from tireless.entities import AgentKind, Lane, TirelessError
 from tireless.store import decode
 from tireless.store.queries import Connection, row, rows, run
 
+MAX_CAP = 1000
+
 
 def ensure(conn: Connection, lane: AgentKind, cap: int) -> None:
     """Make the lane's row if there is none, with this cap; an existing row keeps its own."""
-    with conn.transaction():
-        if run(conn, "ensure_lane", {"lane": lane, "cap": cap}) == 1:
-            set_cap(conn, lane, cap)
+    run(conn, "ensure_lane", {"lane": lane, "cap": cap})
 
 
 def set_cap(conn: Connection, lane: AgentKind, cap: int) -> None:
     """How many jobs of the lane may be in hand at once, over all hosts. Exact from the moment it commits; what
-    is running beyond a lowered cap runs to its end."""
+    is running beyond a lowered cap runs to its end, and counts until then."""
+    if not 0 <= cap <= MAX_CAP:
+        raise TirelessError(f"a lane's cap is {cap}; set it between 0 and {MAX_CAP}")
     with conn.transaction():
-        _found(row(conn, "set_cap", {"lane": lane, "cap": cap}), lane)
+        _found(row(conn, "lock_lane", {"lane": lane}), lane)
+        _fit_slots(conn, lane, cap)
+
+
+def settle_slots(conn: Connection) -> None:
+    """Where a cap was lowered below what was running: move what still runs into the slots that became free."""
+    for found in rows(conn, "lanes_over_cap"):
+        with conn.transaction():
+            locked = row(conn, "lock_lane", {"lane": found["lane"]})
+            if locked is not None:
+                _fit_slots(conn, found["lane"], locked["cap"])
+
+
+def _fit_slots(conn: Connection, lane: str, cap: int) -> None:
+    """Slots to the cap, each step a statement, so that it sees what it waited for. Locks go from lane to jobs to slots;
+    who holds a job's lock may want its slot, never the other way round."""
+    params = {"lane": lane, "cap": cap}
+    rows(conn, "lock_held_jobs", params)
+    rows(conn, "lock_slots", params)
+    for move in rows(conn, "slots_over_cap", params):
+        run(conn, "vacate_slot", {**params, **move})
+        run(conn, "occupy_slot", {**params, **move})
+    row(conn, "set_cap", params)
 
 
 def pause(conn: Connection, lane: AgentKind, reason: str) -> None:

@@ -20,7 +20,7 @@ with found as (
            exists (select from job j
                     where j.forge = %(forge)s and lower(j.host) = lower(%(host)s)
                       and lower(j.owner) = lower(%(owner)s) and lower(j.repo) = lower(%(repo)s)
-                      and j.number = f.number
+                      and j.number = f.number and j.finished_at is not null
                       and (j.finished_at >= %(listed_at)s
                            or exists (select from forge_write w
                                        where w.job_id = j.id and w.done_at >= %(listed_at)s))) as stale,
@@ -28,7 +28,8 @@ with found as (
                select from job j
                 where j.forge = %(forge)s and lower(j.host) = lower(%(host)s)
                   and lower(j.owner) = lower(%(owner)s) and lower(j.repo) = lower(%(repo)s)
-                  and j.number = f.number and j.kind = 'discover' and j.state = 'delivered'
+                  and j.number = f.number and j.finished_at is not null
+                  and j.kind = 'discover' and j.state = 'delivered'
                   and j.finished_at > tireless_now() - %(cooldown)s::interval) as cooling
       from found f
       left join child_issue c

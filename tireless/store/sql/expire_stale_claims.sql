@@ -1,23 +1,28 @@
 -- The sweep, and the release of a dead worker's claims: both take a job away from who no longer works it.
--- A job that has used up its attempts is failed instead of queued again. Rows locked by a completion that is
--- under way are skipped: that completion, or the next sweep, is right about them.
+-- A job that has used up its attempts is failed instead of queued again, one that nobody wants is abandoned. Rows
+-- locked by a completion that is under way are skipped: that completion, or the next sweep, is right about them.
 with stale as (
-    select id
+    select id,
+           case when cancel_requested_at is not null then 'abandoned'
+                when attempts >= max_attempts then 'failed'
+                else 'pending' end as "to"
       from job
      where state in ('claimed', 'running')
        and case when %(workers)s::text[] is null
                 then claim_expires_at < tireless_now()
                 else claimed_by = any(%(workers)s::text[]) end
-       for update skip locked
+       for no key update skip locked
 ), moved as (
     update job
-       set state = case when job.attempts >= job.max_attempts then 'failed' else 'pending' end,
-           finished_at = case when job.attempts >= job.max_attempts then tireless_now() end,
-           run_at = tireless_now()
-                    + least(%(backoff)s * power(2, greatest(job.attempts - 1, 0)), 3600) * interval '1 second'
-                    * case when job.attempts <= 1 then 0 else 1 end,
+       set state = stale."to",
+           finished_at = case when stale."to" <> 'pending' then tireless_now() end,
+           run_at = case when job.attempts <= 1 then job.run_at -- the first time it keeps its place in the queue
+                         else tireless_now() + least(%(backoff)s * power(2, job.attempts - 1), 3600)
+                                               * interval '1 second' end,
            claimed_by = null, claim_expires_at = null, claimed_lane = null, slot = null, repo_slot = null,
-           last_error = case when job.attempts >= job.max_attempts
+           last_error = case stale."to"
+                             when 'abandoned' then job.cancel_reason
+                             when 'failed'
                              then format('gave up after %%s attempts; the last: %%s', job.attempts, %(why)s::text)
                              else %(why)s end,
            updated_at = tireless_now()
@@ -26,7 +31,7 @@ with stale as (
     returning job.*
 ), freed as (
     update lane_slot s
-       set job_id = null
+       set job_id = null, free_since = clock_timestamp()
       from moved
      where s.job_id = moved.id
     returning s.lane

@@ -5,7 +5,11 @@ update lane
                          when %(seconds)s::float8 is null and %(until)s::timestamptz is null then null
                          else greatest(held_until, coalesce(%(until)s::timestamptz,
                               tireless_now() + %(seconds)s * interval '1 second')) end,
-       hold_reason = case when hold_reason is not null and held_until is null then hold_reason else %(reason)s end,
+       hold_reason = case when hold_reason is not null and held_until is null then hold_reason
+                          when held_until > coalesce(%(until)s::timestamptz,
+                                                     tireless_now() + %(seconds)s * interval '1 second')
+                              then hold_reason
+                          else %(reason)s end,
        updated_at = tireless_now()
  where lane = %(lane)s
 returning held_until

@@ -1,7 +1,7 @@
 -- A job in nobody's hands ends here and now; one that is held is asked to stop, and its runner sees that at the
 -- notification or at its next renewal. Repeating it changes nothing, a terminal job least of all.
 with target as (
-    select id, state from job where id = any(%(jobs)s::uuid[]) order by id for update
+    select id, state from job where id = any(%(jobs)s::uuid[]) order by id for no key update
 ), moved as (
     update job
        set state = case when job.state = 'pending' then 'abandoned' else job.state end,

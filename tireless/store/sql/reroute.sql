@@ -1,20 +1,26 @@
 -- The lane is cached intent: refreshed while the job is live, never in history. The kind follows too, as long as
 -- nobody has begun the job.
 with asked as (
-    select * from unnest(%(jobs)s::uuid[], %(kinds)s::text[], %(lanes)s::text[]) as a (id, kind, lane)
+    select a.*, j.state = 'pending' and j.claim_seq = 0 as unbegun
+      from unnest(%(jobs)s::uuid[], %(kinds)s::text[], %(lanes)s::text[]) as a (id, kind, lane)
+      join job j on j.id = a.id
+     order by j.id
+       for no key update of j
 ), moved as (
     update job
        set lane = asked.lane,
-           kind = case when job.state = 'pending' and job.attempts = 0 then asked.kind else job.kind end,
+           kind = case when asked.unbegun then asked.kind else job.kind end,
            updated_at = tireless_now()
       from asked
      where job.id = asked.id and job.state in ('pending', 'claimed', 'running')
-       and (job.lane <> asked.lane
-            or (job.kind <> asked.kind and job.state = 'pending' and job.attempts = 0))
+       and (job.lane <> asked.lane or (job.kind <> asked.kind and asked.unbegun))
     returning job.*
 ), noted as (
     insert into job_event (job_id, at, kind, actor, detail)
     select id, tireless_now(), 'rerouted', %(actor)s, jsonb_build_object('lane', lane, 'kind', kind) from moved
+), lowered as (
+    -- It brings its place in the queue along, and that may be below where the other lane looks.
+    update lane_floor f set run_at = null from moved where f.lane = moved.lane and moved.state = 'pending'
 ), told as (
     select count(pg_notify('tireless_lane_' || lane, '')) as n
       from (select distinct lane from moved where state = 'pending') as lanes

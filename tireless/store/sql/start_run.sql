@@ -2,7 +2,7 @@
 with mine as (
     select id from job
      where id = %(job)s and claimed_by = %(worker)s and claim_seq = %(seq)s and state in ('claimed', 'running')
-       for update
+       for no key update
 ), added as (
     insert into agent_run (id, job_id, claim_seq, agent, host, worker, session_id, resumed, started_at)
     select %(run)s, mine.id, %(seq)s, %(agent)s, %(host)s, %(worker)s, %(session)s, %(resumed)s, tireless_now()

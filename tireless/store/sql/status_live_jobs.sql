@@ -9,11 +9,17 @@ with held as (
     select j.*, 1 as rank
       from lane l
       cross join lateral (
-          select *
-            from job p
-           where p.lane = l.lane and p.state = 'pending'
-           order by p.priority, p.created_at, p.number
-           limit %(limit)s
+          (select * from job p
+            where p.lane = l.lane and p.state = 'pending' and p.claim_seq = 0
+            order by p.priority, p.run_at, p.number
+            limit %(limit)s)
+          union all
+          (select * from job p
+            where p.lane = l.lane and p.state = 'pending' and p.claim_seq > 0
+            order by p.priority, p.run_at, p.number
+            limit %(limit)s)
+          order by priority, run_at, number
+          limit %(limit)s
       ) j
 ), shown as (
     select * from held union all select * from waiting
@@ -27,4 +33,5 @@ select s.id, s.forge, s.host, s.owner, s.repo, s.number, s.title, s.kind, coales
        s.finished_at, s.pull_request_number, s.pull_request_url, null::float8 as cost_usd
   from shown s
  order by s.rank, case when s.rank = 0 then s.claimed_lane else s.lane end,
-          case when s.rank = 1 then s.priority end, since, s.number
+          case when s.rank = 1 then s.priority end,
+          case when s.rank = 1 then s.run_at else s.updated_at end, s.number

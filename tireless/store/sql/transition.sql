@@ -1,13 +1,18 @@
 -- The one gate through which a held job moves: only for who still holds the claim (the fence), never out of a
--- terminal state. Leaving claimed and running lets go of lease and slot in the same statement.
+-- terminal state. Leaving claimed and running lets go of lease and slot in the same statement. A job that nobody
+-- wants any more is not queued again: asked to become pending, it ends as abandoned.
 with moved as (
     update job
-       set state = %(to)s,
+       set state = case when %(to)s = 'pending' and cancel_requested_at is not null then 'abandoned' else %(to)s end,
            phase = coalesce(%(phase)s, phase),
-           last_error = case when %(set_error)s then %(error)s else last_error end,
+           last_error = case when %(to)s = 'pending' and cancel_requested_at is not null then cancel_reason
+                             when %(set_error)s then %(error)s else last_error end,
            attempts = attempts - case when %(keep_attempt)s then 1 else 0 end,
-           run_at = case when %(to)s = 'pending' then tireless_now() + %(delay)s::interval else run_at end,
+           -- Without a delay it keeps its place in the queue.
+           run_at = case when %(to)s = 'pending' and %(delay)s::interval > '0'
+                         then tireless_now() + %(delay)s::interval else run_at end,
            finished_at = case when %(to)s in ('delivered', 'blocked', 'failed', 'abandoned')
+                                or (%(to)s = 'pending' and cancel_requested_at is not null)
                               then tireless_now() end,
            claimed_by = case when %(to)s = 'running' then claimed_by end,
            claim_expires_at = case when %(to)s = 'running' then claim_expires_at end,
@@ -20,13 +25,14 @@ with moved as (
     returning *
 ), freed as (
     update lane_slot s
-       set job_id = null
+       set job_id = null, free_since = clock_timestamp()
       from moved
      where s.job_id = moved.id and moved.slot is null
     returning s.lane
 ), noted as (
     insert into job_event (job_id, at, kind, actor, detail)
-    select id, tireless_now(), %(event)s, %(worker)s, %(detail)s::jsonb || jsonb_build_object('state', state)
+    select id, tireless_now(), case when state = 'abandoned' then 'finished' else %(event)s end, %(worker)s,
+           %(detail)s::jsonb || jsonb_build_object('state', state)
       from moved
 ), told as (
     -- A freed slot may be what others wait for, and a job back in the queue is one to take.

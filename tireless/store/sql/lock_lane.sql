@@ -1,0 +1,1 @@
+select lane, cap from lane where lane = %(lane)s for no key update
