@@ -88,7 +88,7 @@ def _lanes(numbers: Numbers) -> Iterator[str]:
     yield from family(
         "lane_oldest_pending_age_seconds",
         "gauge",
-        "How long the oldest pending job has been queued; 0 with none.",
+        "How long ago the jobs next in line (one a priority) were queued, at the most; 0 with none.",
         [(k, _age(v.oldest_pending_at, now)) for k, v in by],
     )
 
