@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -394,6 +395,41 @@ class TestRedirects:
         with pytest.raises(Broken):
             gitea_client.create_comment(replace(gitea.issue_ref(number), repo="old"), "hello")
         assert len(gitea.requests) == 1
+
+
+class TestTls:
+    PEM = Path(__file__).parent / "data" / "tls.pem"  # made for these tests: 127.0.0.1, signed by itself
+
+    @pytest.fixture
+    def secure(self, tmp_path: Path) -> Iterator[FakeGitea]:
+        with FakeGitea(tmp_path / "forge", tls=self.PEM) as running:
+            running.add_repo("acme/site")
+            yield running
+
+    def test_a_certificate_that_ca_file_vouches_for(self, secure: FakeGitea) -> None:
+        client = client_for(replace(secure.config, ca_file=self.PEM), gate=MemoryGate(), pace=QUICK)
+        secure.open_issue("One", labels=["tireless"])
+        assert len(poll(secure, client).issues) == 1
+        assert (
+            client.get_repository(secure.ref("acme/site")).clone_url == f"https://{secure.host}/acme/site.git"
+        )
+        client.close()
+
+    def test_one_that_nobody_vouches_for_gets_no_request(self, secure: FakeGitea) -> None:
+        client = client_for(secure.config, gate=MemoryGate(), pace=replace(QUICK, tries=1))
+        assert "certificate verify failed" in str(fails_with(Unreachable, secure, client))
+        assert secure.requests == []
+        client.close()
+
+    def test_slow_bytes_end_in_time_here_too(self, secure: FakeGitea) -> None:
+        pace = replace(QUICK, answer_seconds=0.5, tries=1)
+        client = client_for(replace(secure.config, ca_file=self.PEM), gate=MemoryGate(), pace=pace)
+        secure.fail(1, status=200, body=b" " * 100, slow=0.1)
+        began = time.monotonic()
+        fails_with(Unreachable, secure, client)
+        assert time.monotonic() - began < 3
+        assert poll(secure, client).issues == ()
+        client.close()
 
 
 class TestSecrets:

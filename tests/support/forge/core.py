@@ -58,7 +58,14 @@ class FakeForge(ABC):
     default_size: ClassVar[int]
     largest_size: ClassVar[int]
 
-    def __init__(self, root: Path | None = None, *, token: str = "t0ken-of-the-fake", port: int = 0) -> None:
+    def __init__(
+        self,
+        root: Path | None = None,
+        *,
+        token: str = "t0ken-of-the-fake",
+        port: int = 0,
+        tls: Path | None = None,
+    ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="forge-") if root is None else None
         self.root = root if root is not None else Path(self._temporary.name)  # type: ignore[union-attr]
         self.token = token
@@ -69,13 +76,13 @@ class FakeForge(ABC):
         self.transferred: dict[tuple[int, int], tuple[Repo, int]] = {}  # (repo id, number) -> where it is now
         self._last_id = 0
         self._routes = self._collect_routes()
-        self._server = Server(self._answer, port)
+        self._server = Server(self._answer, port, tls)
 
     # Life
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}"
+        return f"{'https' if self._server.tls else 'http'}://{self.host}"
 
     @property
     def host(self) -> str:

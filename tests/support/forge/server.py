@@ -6,10 +6,12 @@ import base64
 import contextlib
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -78,8 +80,10 @@ class Recorded:
 class Server:
     """Listens on 127.0.0.1 until closed. `down` and `up` keep the port, so that clients find it again."""
 
-    def __init__(self, answer: Callable[[Call], Answer], port: int = 0) -> None:
+    def __init__(self, answer: Callable[[Call], Answer], port: int = 0, tls: Path | None = None) -> None:
+        """`tls`: a PEM file with certificate and key, for HTTPS."""
         self.answer = answer
+        self.tls = tls
         self.faults = Faults()
         self.requests: list[Recorded] = []
         self.stopping = threading.Event()
@@ -92,6 +96,12 @@ class Server:
         self.stopping.clear()
         self._server = _Listener(("127.0.0.1", self.port), _Handler)
         self._server.owner = self
+        if self.tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.tls)
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self.port = self._server.server_address[1]
         thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="forge", daemon=True)
         thread.start()
