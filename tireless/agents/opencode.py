@@ -294,5 +294,6 @@ def _ended(seen: OpenCodeDecoder, ending: Ending) -> Conclusion:
     if ending.code == 0:
         return Conclusion(Outcome.CRASHED, f"ended in the middle, with exit code 0{said}")
     if seen.lines == 0 and ending.code == 1:
-        return Conclusion(Outcome.REFUSED, f"would not start{said}")
+        unknown = "Session not found" in ending.stderr_tail  # said before the stream begins, on standard error
+        return Conclusion(Outcome.REFUSED, f"would not start{said}", unknown_session=unknown)
     return Conclusion(Outcome.CRASHED, f"was cut off: {describe_exit(ending.code)}{said}")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,6 +33,8 @@ STDERR = "stderr.log"
 STOP = "stop.json"
 EXIT = "exit.json"
 TRANSCRIPT = "transcript.jsonl"
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,5 +126,5 @@ def tail_of(path: Path, size: int = 4096) -> str:
             text = f.read(size).decode("utf-8", "replace")
     except OSError:
         return ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in _COLOUR.sub("", text).splitlines() if line.strip()]
     return clean_text(lines[-1], 500) if lines else ""
