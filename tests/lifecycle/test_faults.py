@@ -106,18 +106,26 @@ def test_fault_16_a_poller_that_hangs_is_replaced_too(supervised: Make) -> None:
 def test_a_supervisor_that_was_stopped_itself_counts_that_time_against_nobody(supervised: Make) -> None:
     s = supervised(beat_seconds=3)
     s.start_ready()
-    everybody = [s.pid, *(s.pid_of(who) for who in ("poller", "claude_code", "opencode"))]
-    for pid in everybody:  # a suspended machine, as far as a clock that goes on can tell
-        os.kill(pid, signal.SIGSTOP)
-    start = wait_until(lambda: all("T" in status(pid) for pid in everybody), 5, "all stopped")
-    assert start
+    children = [s.pid_of(who) for who in ("poller", "claude_code", "opencode")]
+    # A suspended machine, as far as a clock that goes on can tell. The children first, so that no beat is left
+    # unread in a pipe, and last to go on, so that the supervisor judges before it hears.
+    stop_all(children)
+    wait_seconds(1.2)
+    stop_all([s.pid])
     wait_seconds(7)
-    for pid in everybody:
-        os.kill(pid, signal.SIGCONT)
+    os.kill(s.pid, signal.SIGCONT)
     s.await_log("the supervisor did not run for")
+    for pid in children:
+        os.kill(pid, signal.SIGCONT)
     wait_seconds(2)
     assert not s.log_lines("hangs and is killed")
-    assert [s.pid_of(who) for who in ("poller", "claude_code", "opencode")] == everybody[1:]
+    assert [s.pid_of(who) for who in ("poller", "claude_code", "opencode")] == children
+
+
+def stop_all(pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: all("T" in status(pid) for pid in pids), 5, "all stopped")
 
 
 def status(pid: int) -> str:

@@ -159,11 +159,23 @@ def test_a_signal_for_a_child_that_is_just_starting_is_not_lost(supervised: Make
 
 def test_status_is_one_line_a_child(supervised: Make) -> None:
     s = supervised(runners={"claude_code": 2, "opencode": 1})
-    s.start_ready()
-    s.send(signal.SIGUSR1)
+    s.log_level = "warning"  # it was asked for
+    s.write_config()
+    s.start()
+    s.await_event("start", count=4)
+    wait_until(lambda: ready_children(s) == 4, 10, "all are ready")
     wait_until(lambda: len(s.log_lines(" status: ")) == 5, 5, "five lines")
     for who in ("poller", "runner claude_code 0", "runner claude_code 1", "runner opencode 0"):
         s.await_log(f"status: {who} is ready pid=")
+
+
+def ready_children(s: Supervised) -> int:
+    """Asks until they are, so that the lines counted are those of the last time."""
+    s.log_path.write_text("")
+    s.send(signal.SIGUSR1)
+    wait_until(lambda: len(s.log_lines(" status: ")) >= 2, 5, "an answer")
+    s.await_log(" status: runner opencode 0 ")
+    return len(s.log_lines(" is ready pid="))
 
 
 def test_usr1_to_a_child_dumps_its_stacks_and_it_lives_on(supervised: Make) -> None:

@@ -37,6 +37,9 @@ try; an errand brings the lane rows up to date. USR1 logs one line a child.
 
 Ready (to systemd) is when the poller and every runner of every lane that has not tripped are.
 
+A package, where the design has a module: the loop, the fleet, errands, restarts and the log lines change for
+reasons of their own.
+
 Exit codes: 0 drained; 1 stopped with work cut off; 64 bad command line, or another supervisor has the state
 directory; 69 no database; 70 crash loop; 78 configuration, or a schema from a newer program.
 """

@@ -155,8 +155,14 @@ def fork(run: Run, name: str, host: str, subreaper: bool = False) -> Child:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         os.close(write_fd)
+    try:
+        worker = process.worker_id(host, pid)
+    except OSError:  # no descriptor left to read /proc with: nobody would look after it
+        os.kill(pid, signal.SIGKILL)
+        os.close(read_fd)
+        raise
     now = time.monotonic()
-    return Child(pid, process.worker_id(host, pid), name, now, read_fd, now)
+    return Child(pid, worker, name, now, read_fd, now)
 
 
 def _be_child(run: Run, name: str, parent: int, beat_fd: int, subreaper: bool) -> NoReturn:

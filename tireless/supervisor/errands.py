@@ -28,27 +28,27 @@ LONGEST_DELAY_SECONDS = 15.0
 
 
 def _prepare(config: Config) -> None:
-    from tireless import errands  # here, so that the supervisor itself never holds a database driver
+    from tireless.errands import prepare  # here, so that the supervisor itself never holds a database driver
 
-    errands.prepare(config)
+    prepare(config)
 
 
 def _release(config: Config, worker: str, why: str) -> None:
-    from tireless import errands
+    from tireless.errands import release
 
-    errands.release(config, worker, why)
+    release(config, worker, why)
 
 
 def _apply_lanes(config: Config, previous: Config) -> None:
-    from tireless import errands
+    from tireless.errands import apply_lanes
 
-    errands.apply_lanes(config, previous)
+    apply_lanes(config, previous)
 
 
 def _finish(config: Config) -> None:
-    from tireless import errands
+    from tireless.errands import finish
 
-    errands.finish(config)
+    finish(config)
 
 
 @dataclass(frozen=True, slots=True)

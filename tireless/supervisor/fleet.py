@@ -107,15 +107,16 @@ class Fleet:
                 parts.append(f"{lane or 'poller'} {ready}/{len(slots)}{trip}")
         return ", ".join(parts)
 
-    def report(self, now: float) -> None:
+    def report(self, now: float, level: int) -> None:
         """One log line a place."""
         for slot in self.slots:
             child = slot.child
             if child is None:
-                log.info("status: %s is not running state=%s", slot.name, slot.state.value)
+                log.log(level, "status: %s is not running state=%s", slot.name, slot.state.value)
                 continue
             word = "leaving" if child.leaving else "ready" if child.ready else "starting"
-            log.info(
+            log.log(
+                level,
                 "status: %s is %s pid=%d up=%.0fs beat=%.1fs_ago quick_deaths=%d",
                 slot.name,
                 word,

@@ -56,15 +56,15 @@ class Stage(Enum):
 
 
 def run_poller(ctx: ChildContext) -> int:
-    from tireless import poller  # in the child: the supervisor itself never loads a database driver
+    from tireless.poller import main  # in the child: the supervisor itself never loads a database driver
 
-    return poller.main(ctx)
+    return main(ctx)
 
 
 def run_runner(ctx: ChildContext) -> int:
-    from tireless import runner
+    from tireless.runner import main
 
-    return runner.main(ctx)
+    return main(ctx)
 
 
 class Supervisor:
@@ -202,8 +202,9 @@ class Supervisor:
             case signal.SIGHUP:
                 self._on_hup(now)
             case signal.SIGUSR1:
-                log.info("status: %s; %s", self._stage.value, self._fleet.summary())
-                self._fleet.report(now)
+                level = max(logging.INFO, log.getEffectiveLevel())  # it was asked for
+                log.log(level, "status: %s; %s", self._stage.value, self._fleet.summary())
+                self._fleet.report(now, level)
 
     def _reap(self, now: float) -> None:
         while True:
