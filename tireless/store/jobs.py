@@ -3,6 +3,7 @@ decide about a claim, a transition or the sweep; only `enqueue` and `reroute`, w
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable, Sequence
@@ -125,7 +126,8 @@ def claim_next(
     With no lane allowed nothing is asked: it would be a round trip to be told nothing. A second statement is asked only
     if the head of the queue is there and cannot be had (asleep, at its repository's limit, locked by a rival). Two
     claimers that pick the same slot number of one repository's own limit are told apart by a unique index; the loser
-    looks again. `host` is whose disk the claimer works on: a job whose workspace lies on another is left to that one for an hour.
+    looks again. `host` is whose disk the claimer works on: a job whose workspace lies on another is left to that one
+    for an hour.
     """
     if not lanes:
         return None
@@ -134,12 +136,12 @@ def claim_next(
         "lanes": list(lanes),
         "lease": f"{lease_seconds} seconds",
         "host": host,
-        "past": False,
         **_KNOWN,
     }
+    name = "claim_next"
     for _ in range(_CLAIM_TRIES):
         try:
-            found = row(conn, "claim_next", params)
+            found = row(conn, name, params)
         except psycopg.errors.UniqueViolation:
             continue
         assert found is not None
@@ -147,9 +149,9 @@ def claim_next(
             if next(_claims) % _CLAIMS_A_MARK == 0:
                 mark_floors(conn)
             return Claim(decode.job(found), worker, found["claim_seq"])
-        if found["seen"] == 0 or params["past"]:
+        if found["seen"] == 0 or name == "claim_past":
             return None
-        params["past"] = True
+        name = "claim_past"
     return None
 
 
@@ -158,7 +160,9 @@ _claims = itertools.count(1)
 
 def mark_floors(conn: Connection) -> None:
     """Tell the claims of all lanes where to begin to look; see lane_floor."""
-    run(conn, "mark_floors", {"lanes": list(AgentKind)})
+    with conn.transaction():
+        rows(conn, "lock_floors")
+        run(conn, "mark_floors")
 
 
 def transition(
@@ -217,7 +221,7 @@ def finish(
     conn: Connection, claim: Claim, to: JobState, new_writes: Sequence[NewWrite], *, error: str | None = None
 ) -> Job:
     """End a job and queue what the forge is to be told, in one transaction."""
-    with conn.transaction():
+    with conn.transaction() if new_writes else contextlib.nullcontext():
         job = transition(conn, claim, to, phase=Phase.DONE, error=error, clear_error=error is None)
         writes.add(conn, job, new_writes)
     return job
@@ -403,7 +407,8 @@ def find(
         "id_prefix": id_prefix,
         "limit": limit,
     }
-    return [decode.job(r) for r in rows(conn, "find_jobs", params)]
+    of_issue = owner is not None and repo is not None and number is not None
+    return [decode.job(r) for r in rows(conn, "find_jobs_of_issue" if of_issue else "find_jobs", params)]
 
 
 def events(conn: Connection, job_id: UUID, after: int = 0) -> list[JobEvent]:

@@ -1,7 +1,11 @@
-"""Queries by name: store/sql/NAME.sql, read once a process."""
+"""Queries by name: store/sql/NAME.sql, read once a process.
+
+A line `-- include OTHER` in a file stands for the text of OTHER.sql.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -13,10 +17,13 @@ from psycopg.rows import dict_row
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
 
+_INCLUDE = re.compile(rb"^-- include (\w+)\n", re.MULTILINE)
+
 
 @cache
 def text(name: str) -> bytes:
-    return (files("tireless.store.sql") / f"{name}.sql").read_bytes()
+    whole = (files("tireless.store.sql") / f"{name}.sql").read_bytes()
+    return _INCLUDE.sub(lambda line: text(line[1].decode()), whole)
 
 
 def rows(conn: Connection, name: str, params: Mapping[str, Any] | None = None) -> list[Row]:

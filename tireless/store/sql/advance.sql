@@ -9,7 +9,6 @@ with moved as (
            result = coalesce(%(result)s::jsonb, result),
            updated_at = tireless_now()
      where id = %(job)s and claimed_by = %(worker)s and claim_seq = %(seq)s
-       and state in ('claimed', 'running')
     returning *
 ), noted as (
     insert into job_event (job_id, at, kind, actor, detail)

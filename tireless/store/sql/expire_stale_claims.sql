@@ -40,6 +40,9 @@ with stale as (
     select id, tireless_now(), %(event)s, %(actor)s,
            jsonb_build_object('why', %(why)s::text, 'seq', claim_seq, 'attempt', attempts, 'state', state)
       from moved
+), lowered as (
+    update lane_floor f set run_at = null
+     where f.lane in (select lane from moved where state = 'pending')
 ), told as (
     select count(pg_notify('tireless_lane_' || lane, '')) as n
       from (select lane from freed union select lane from moved where state = 'pending') as lanes

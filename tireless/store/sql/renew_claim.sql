@@ -2,5 +2,4 @@
 update job
    set claim_expires_at = tireless_now() + %(lease)s::interval
  where id = %(job)s and claimed_by = %(worker)s and claim_seq = %(seq)s
-   and state in ('claimed', 'running')
 returning claim_expires_at, cancel_requested_at, cancel_reason

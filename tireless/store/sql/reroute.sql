@@ -20,7 +20,8 @@ with asked as (
     select id, tireless_now(), 'rerouted', %(actor)s, jsonb_build_object('lane', lane, 'kind', kind) from moved
 ), lowered as (
     -- It brings its place in the queue along, and that may be below where the other lane looks.
-    update lane_floor f set run_at = null from moved where f.lane = moved.lane and moved.state = 'pending'
+    update lane_floor f set run_at = null
+     where f.lane in (select lane from moved where state = 'pending')
 ), told as (
     select count(pg_notify('tireless_lane_' || lane, '')) as n
       from (select distinct lane from moved where state = 'pending') as lanes

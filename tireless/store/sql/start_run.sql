@@ -1,7 +1,7 @@
 -- Only for who holds the claim: an agent must not start on a lost one.
 with mine as (
     select id from job
-     where id = %(job)s and claimed_by = %(worker)s and claim_seq = %(seq)s and state in ('claimed', 'running')
+     where id = %(job)s and claimed_by = %(worker)s and claim_seq = %(seq)s
        for no key update
 ), added as (
     insert into agent_run (id, job_id, claim_seq, agent, host, worker, session_id, resumed, started_at)

@@ -9,17 +9,11 @@ with held as (
     select j.*, 1 as rank
       from lane l
       cross join lateral (
-          (select * from job p
-            where p.lane = l.lane and p.state = 'pending' and p.claim_seq = 0
-            order by p.priority, p.run_at, p.number
-            limit %(limit)s)
-          union all
-          (select * from job p
-            where p.lane = l.lane and p.state = 'pending' and p.claim_seq > 0
-            order by p.priority, p.run_at, p.number
-            limit %(limit)s)
-          order by priority, run_at, number
-          limit %(limit)s
+          select *
+            from job p
+           where p.lane = l.lane and p.state = 'pending'
+           order by p.priority, p.run_at, p.number
+           limit %(limit)s
       ) j
 ), shown as (
     select * from held union all select * from waiting

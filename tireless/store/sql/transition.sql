@@ -1,5 +1,5 @@
--- The one gate through which a held job moves: only for who still holds the claim (the fence), never out of a
--- terminal state. Leaving claimed and running lets go of lease and slot in the same statement. A job that nobody
+-- The one gate through which a held job moves: only for who still holds the claim (the fence; `claimed_by` is set in a
+-- held job and in no other, by the table's own constraints), never out of a terminal state. Leaving claimed and running lets go of lease and slot in the same statement. A job that nobody
 -- wants any more is not queued again: asked to become pending, it ends as abandoned.
 with moved as (
     update job
@@ -21,7 +21,6 @@ with moved as (
            repo_slot = case when %(to)s = 'running' then repo_slot end,
            updated_at = tireless_now()
      where id = %(job)s and claimed_by = %(worker)s and claim_seq = %(seq)s
-       and state in ('claimed', 'running')
     returning *
 ), freed as (
     update lane_slot s
@@ -34,6 +33,8 @@ with moved as (
     select id, tireless_now(), case when state = 'abandoned' then 'finished' else %(event)s end, %(worker)s,
            %(detail)s::jsonb || jsonb_build_object('state', state)
       from moved
+), lowered as (
+    update lane_floor f set run_at = null from moved where f.lane = moved.lane and moved.state = 'pending'
 ), told as (
     -- A freed slot may be what others wait for, and a job back in the queue is one to take.
     select count(pg_notify('tireless_lane_' || lane, '')) as n

@@ -1,0 +1,1 @@
+select lane from lane_floor order by lane for no key update
