@@ -63,8 +63,8 @@ def trap(tmp_path: Path) -> Trap:
     made.secret.write_text(SECRET)
     made.script.write_text(f"#!/bin/sh\ntouch '{made.canary}'\ncat\n")
     made.deaf.write_text(f"#!/bin/sh\ntouch '{made.canary}'\nexit 1\n")
-    for script in (made.script, made.deaf):
-        script.chmod(0o755)
+    made.script.chmod(0o755)
+    made.deaf.chmod(0o755)
     script = f"""
         git init -q --bare '{made.repository}'
         export GIT_DIR='{made.repository}'

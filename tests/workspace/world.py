@@ -80,6 +80,7 @@ def agent(checkout: Checkout, script: str, env: Mapping[str, str] | None = None)
 def git_bytes(where: Path, *args: str) -> bytes:
     """What git says of a repository that nobody hostile has touched."""
     environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "LC_ALL": "C", "GIT_DIR": str(where)}
+    environment |= {f"GIT_{role}_{key}": "a@b" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
     return subprocess.run(["git", *args], env=environment, capture_output=True, check=True, timeout=60).stdout
 
 

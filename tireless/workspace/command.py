@@ -34,6 +34,7 @@ MIN_GIT = (2, 32)
 
 _TURN_SECONDS = 0.25
 _GRACE_SECONDS = 2.0  # from TERM to KILL; TERM lets git remove its temporary packs
+_KILL_SECONDS = 5.0  # how long what got KILL is waited for; only a process stuck in the kernel takes as long
 _STDERR_KEPT = 16_384
 _STDOUT_LIMIT = 256 * 1024 * 1024
 
@@ -219,15 +220,15 @@ class Git:
         return Result(process.returncode, stdout, redact(stderr.decode("utf-8", "replace"), secrets))
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """TERM, grace, KILL to the whole session, then reap. It goes through even where `beat` raises."""
-        deadline = time.monotonic() + _GRACE_SECONDS
-        _signal_group(process, signal.SIGTERM)
-        while process.poll() is None and time.monotonic() < deadline:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_TURN_SECONDS)
-            with contextlib.suppress(Exception):
-                self.pulse.beat()
-        _signal_group(process, signal.SIGKILL)
+        """TERM, grace, KILL to the whole session, until none of it runs. It goes through even where `beat` raises."""
+        tree = {pid: proctree.start_ticks(pid) for pid in (process.pid, *proctree.descendants(process.pid))}
+        for sig, seconds in ((signal.SIGTERM, _GRACE_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
+            deadline = time.monotonic() + seconds
+            _signal_group(process, sig)
+            while _still_runs(process, tree) and time.monotonic() < deadline:
+                with contextlib.suppress(Exception):
+                    self.pulse.beat()
+                time.sleep(0.02)
         process.wait()
         for stream in (process.stdin, process.stdout, process.stderr):
             if stream is not None:
@@ -308,6 +309,11 @@ class _Pump:
                 turn()
                 if time.monotonic() > deadline:
                     raise GitTimeout(what, timeout)
+
+
+def _still_runs(process: subprocess.Popen[bytes], tree: Mapping[int, int | None]) -> bool:
+    process.poll()  # reaps it: until then its group has a member
+    return any(ticks is not None and proctree.start_ticks(pid) == ticks for pid, ticks in tree.items())
 
 
 def _signal_group(process: subprocess.Popen[bytes], sig: int) -> None:
