@@ -292,6 +292,14 @@ class TestTime:
         assert poll(gitea, client).issues == ()
         client.close()
 
+    def test_a_byte_just_before_the_deadline_buys_no_further_wait(self, gitea: FakeGitea) -> None:
+        client = client_for(gitea.config, gate=MemoryGate(), pace=replace(self.PACE, answer_seconds=2))
+        gitea.fail(1, status=200, body=b" " * 9, slow=1.8)
+        began = time.monotonic()
+        fails_with(Unreachable, gitea, client)
+        assert time.monotonic() - began < 3.2  # the next byte comes at 3.6 s
+        client.close()
+
     def test_a_late_answer(self, gitea: FakeGitea) -> None:
         client = client_for(gitea.config, gate=MemoryGate(), pace=self.PACE)
         gitea.fail(1, delay=5)
