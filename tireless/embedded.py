@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from tireless import proctree
 from tireless.config import Config, ConfigError
 from tireless.entities import TirelessError
 
@@ -53,6 +54,7 @@ ACCOUNT = "tireless-pg"
 _SOCKET_NAME = ".s.PGSQL.5432"
 _LONGEST_SOCKET_PATH = 107  # bytes; sun_path of Linux less its NUL
 _FAST_STOP_SECONDS = 60.0
+_CRASH_SECONDS = 10.0
 _INSTALLED = {16: "pginstall", 18: "pginstall18"}  # where the package (0.6.0) keeps each version
 _SETTINGS = {
     "listen_addresses": "",
@@ -192,15 +194,23 @@ def _running(config: Config) -> _Running | None:
 def _is_server(pid: int, place: Path) -> bool:
     """Whether the process lives and is this directory's server: after a crash or a new boot the number may be
     anybody's. A server works in its data directory; where that may not be asked, its name must do."""
+    works_there = _works_in(pid, place)
+    if works_there is not None:
+        return works_there
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "postgres"
+    except OSError:
+        return False
+
+
+def _works_in(pid: int, place: Path) -> bool | None:
+    """Whether a directory is a live process's working directory; None if that may not be asked."""
     try:
         return os.path.samefile(f"/proc/{pid}/cwd", place)
     except (FileNotFoundError, ProcessLookupError):
         return False
     except OSError:
-        try:
-            return Path(f"/proc/{pid}/comm").read_text().strip() == "postgres"
-        except OSError:
-            return False
+        return None
 
 
 # -- start and stop, under the lock -----------------------------------------------------------------------
@@ -215,6 +225,7 @@ def _start(config: Config) -> str:
         if not (data_dir(config) / "PG_VERSION").exists():
             _make(config, account, programs)
         _check_version(config)
+        _clear_after_crash(config)
         _launch(config, account, programs)
     while (running := _running(config)) is None or not running.ready:
         if running is None or time.monotonic() >= deadline:
@@ -224,6 +235,23 @@ def _start(config: Config) -> str:
             )
         time.sleep(0.05)
     return running.url
+
+
+def _clear_after_crash(config: Config) -> None:
+    """Let a new server start after one that was killed, or after a power cut.
+
+    What is left of a killed one ends by itself within seconds, and is waited for. Its lock files name a process
+    number; if that is in use, by a zombie that nobody collects or by any other process of this user since the
+    last boot, Postgres refuses to start. Where nobody works in the directory they mean nothing.
+    """
+    place = data_dir(config)
+    deadline = time.monotonic() + _CRASH_SECONDS
+    while any(_works_in(pid, place) for pid in proctree.pids()):
+        if time.monotonic() >= deadline:
+            return  # pg_ctl will say what is the matter
+        time.sleep(0.05)
+    for lock in (place / "postmaster.pid", _socket_dir(place) / f"{_SOCKET_NAME}.lock"):
+        lock.unlink(missing_ok=True)
 
 
 def _launch(config: Config, account: _Account, programs: Path) -> None:

@@ -1,0 +1,177 @@
+"""What every command shares: exit codes, errors with a way out, help, the database that it finds or starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.ctl.conftest import Ctl
+from tests.support import postgres
+from tireless import embedded
+from tireless.ctl.cli import parser
+from tireless.store.queries import Connection
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = ["migrate", "repo list", "lane list", "jobs", "status"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_database_is_69(tmp_path: Path, command: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        url = f"postgresql://ann:hunter22@127.0.0.1:{taken.getsockname()[1]}/tireless"
+        answer = Ctl(tmp_path, url)(*command.split())
+    assert (answer.code, answer.out) == (69, "")
+    assert "no answer from the database" in answer.err
+    assert "hunter22" not in answer.err
+
+
+def test_a_url_that_cannot_be_read_is_78_and_not_repeated(tmp_path: Path) -> None:
+    answer = Ctl(tmp_path, "postgresql://ann:hunter22@host/tireless?nonsense=1")("jobs")
+    assert answer.code == 78
+    assert "database.url cannot be read" in answer.err
+    assert "hunter22" not in answer.err
+
+
+def test_a_bad_configuration_is_78_and_names_the_key(ctl: Ctl) -> None:
+    ctl.write("[lane.claude_code]\ncapp = 3")
+    answer = ctl("status")
+    assert answer.code == 78
+    assert f"{ctl.path}: unknown key lane.claude_code.capp; did you mean cap?" in answer.err
+
+
+def test_a_missing_configuration_is_78(tmp_path: Path) -> None:
+    ctl = Ctl(tmp_path, None)
+    ctl.write()
+    missing = str(tmp_path / "none.toml")
+    answer = ctl("--config", missing, "jobs")
+    assert answer.code == 78
+    assert missing in answer.err
+
+
+def test_an_empty_database_is_78_until_it_is_migrated(tmp_path: Path, pg_server: postgres.Server) -> None:
+    with pg_server.database(empty=True) as url:
+        ctl = Ctl(tmp_path, url)
+        for argv in (["jobs"], ["status"], ["repo", "list"], ["logs", "acme/site#1"]):
+            answer = ctl(*argv)
+            assert answer.code == 78
+            assert "run tireless-ctl migrate" in answer.err
+        assert ctl("migrate", "--check", "--json").code == 1
+        assert ctl("migrate", "--json").ok().json["applied"][0] == "0001_queue"
+        assert ctl("migrate", "--json").ok().json == {"applied": []}
+        assert ctl("migrate", "--check", "--json").ok().json == {"missing": []}
+        assert len(ctl("lane", "list", "--json").ok().json) == 2
+
+
+def test_a_newer_breaking_schema_is_78_and_a_harmless_one_goes_on(ctl: Ctl, conn: Connection) -> None:
+    insert = (
+        "insert into schema_migration (version, name, checksum, breaking) values (9999, 'later', 'x', false)"
+    )
+    conn.execute(insert.encode())
+    ctl("status").ok()
+    conn.execute("update schema_migration set breaking = true where version = 9999")
+    answer = ctl("status")
+    assert answer.code == 78
+    assert "upgrade tireless on this host" in answer.err
+
+
+@pytest.mark.parametrize("argv", [[], ["nonsense"], ["jobs", "--nonsense"], ["show"], ["repo"]])
+def test_a_bad_command_line_is_64(ctl: Ctl, argv: list[str]) -> None:
+    answer = ctl(*argv)
+    assert (answer.code, answer.out) == (64, "")
+    assert "usage: tireless-ctl" in answer.err
+    assert "try --help" in answer.err
+
+
+def test_help_teaches_with_examples_and_lists_the_exit_codes(ctl: Ctl) -> None:
+    text = ctl("--help").ok().out
+    for word in ("first steps", "every day", "exit codes", "64", "69", "78", "JOB is an id"):
+        assert word in text
+    for command in (
+        "repo add",
+        "repo set",
+        "lane cap",
+        "lane hold",
+        "jobs",
+        "logs",
+        "retry",
+        "cancel",
+        "doctor",
+    ):
+        assert "examples\n  tireless-ctl " in ctl(*command.split(), "--help").ok().out
+
+
+def test_every_command_takes_json_before_and_after_its_name() -> None:
+    for command in ("migrate", "status", "jobs", "doctor"):
+        for argv in (["--json", command], [command, "--json"]):
+            assert parser().parse_args(argv).json is True
+        assert not hasattr(parser().parse_args([command]), "json")
+
+
+def test_the_program_of_the_checkout_runs_anywhere(ctl: Ctl, tmp_path: Path) -> None:
+    (tmp_path / "tireless").mkdir()  # no package to be picked up
+    link = tmp_path / "ctl"
+    link.symlink_to(ROOT / "bin" / "tireless-ctl")
+    command = [str(link), "--config", str(ctl.write()), "lane", "list"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("LANE")
+
+
+def test_a_reader_that_goes_away_is_no_error(ctl: Ctl) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "tireless.ctl", "--config", str(ctl.write()), "jobs"]
+    try:
+        ran = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, check=False, timeout=60)
+    finally:
+        os.close(write_end)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+# -- without a URL --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(tmp_path_factory: pytest.TempPathFactory) -> Ctl:
+    """tireless-ctl without a database URL: everything lives under its state directory."""
+    return Ctl(tmp_path_factory.mktemp("own"), None)
+
+
+def test_it_starts_the_embedded_server_for_itself_and_stops_it(own: Ctl) -> None:
+    from tireless import config
+
+    ref = "github:github.com/acme/site"
+    own("repo", "add", ref, "--offline").ok()
+    loaded = config.load(own.path, {})
+    assert embedded.postmaster_pid(loaded) is None
+    assert own("repo", "list", "--json").ok().json[0]["repo"] == ref
+    assert embedded.postmaster_pid(loaded) is None
+
+
+def test_it_leaves_a_supervisors_server_alone(own: Ctl) -> None:
+    from tireless import config
+
+    own.write()
+    loaded = config.load(own.path, {})
+    embedded.start(loaded)
+    try:
+        pid = embedded.postmaster_pid(loaded)
+        answer = own("migrate", "--json").ok()
+        assert answer.json["applied"][0] == "0001_queue"
+        assert embedded.postmaster_pid(loaded) == pid
+    finally:
+        embedded.stop(loaded)
+
+
+def test_an_unusable_state_directory_is_78(tmp_path: Path) -> None:
+    ctl = Ctl(tmp_path, None)
+    ctl.state_dir.write_text("a file")
+    answer = ctl("jobs")
+    assert answer.code == 78
+    assert f"state_dir {ctl.state_dir} cannot be used" in answer.err

@@ -1,0 +1,100 @@
+"""lane: what an operator writes is in the row, and the claim obeys it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.ctl.conftest import Ctl
+from tests.support.store import CC, OC, claim, queued, running
+from tireless.store import lanes
+from tireless.store.queries import Connection
+
+LANE_KEYS = {
+    "lane", "cap", "running", "pending", "paused", "pause_reason", "held", "held_until", "hold_reason",
+}  # fmt: skip
+
+
+def test_list_counts_what_runs_and_waits(ctl: Ctl, conn: Connection) -> None:
+    queued(conn, 1, 2)
+    running(conn)
+    documents = ctl("lane", "list", "--json").ok().json
+    assert [set(d) for d in documents] == [LANE_KEYS, LANE_KEYS]
+    assert {k: documents[0][k] for k in ("lane", "cap", "running", "pending")} == {
+        "lane": "claude_code",
+        "cap": 4,
+        "running": 1,
+        "pending": 1,
+    }
+    lines = ctl("lane", "list").ok().out.splitlines()
+    assert lines[1].split() == ["claude_code", "1/4", "1", "open", "-"]
+
+
+def test_cap_is_exact_at_once(ctl: Ctl, conn: Connection) -> None:
+    queued(conn, 1, 2)
+    running(conn)
+    assert ctl("lane", "cap", "cc", "1", "--json").ok().json["cap"] == 1
+    assert claim(conn, "w2") is None
+    ctl("lane", "cap", "claude_code", "2").ok()
+    assert claim(conn, "w2") is not None
+    assert "what is above it runs to its end" in ctl("lane", "cap", "cc", "0").ok().out
+
+
+def test_pause_and_resume(ctl: Ctl, conn: Connection) -> None:
+    queued(conn, 1)
+    document = ctl("lane", "pause", "cc", "--reason", "invoice first", "--json").ok().json
+    assert (document["paused"], document["pause_reason"]) == (True, "invoice first")
+    assert claim(conn) is None
+    assert "invoice first" in ctl("lane", "list").ok().out
+    assert ctl("lane", "resume", "cc").ok().out == "claude_code: resumed\n"
+    assert claim(conn) is not None
+    assert "was neither paused nor held" in ctl("lane", "resume", "cc").ok().out
+
+
+def test_hold_for_a_while_and_until_a_moment(ctl: Ctl, conn: Connection) -> None:
+    queued(conn, 1)
+    before = datetime.now(UTC)
+    document = ctl("lane", "hold", "cc", "--for", "2h", "--json").ok().json
+    until = datetime.fromisoformat(document["held_until"])
+    assert timedelta(hours=2) <= until - before < timedelta(hours=2, seconds=30)
+    assert claim(conn) is None
+    later = "2199-01-01T00:00:00+02:00"
+    document = ctl("lane", "hold", "cc", "--until", later, "--reason", "sabbatical", "--json").ok().json
+    assert (document["held_until"], document["hold_reason"]) == ("2198-12-31T22:00:00Z", "sabbatical")
+
+
+def test_a_hold_without_an_end_is_not_shortened(ctl: Ctl, conn: Connection) -> None:
+    lanes.hold(conn, OC, "not logged in")
+    answer = ctl("lane", "hold", "oc", "--for", "5m").ok()
+    assert "held already, until tireless-ctl lane resume opencode (not logged in)" in answer.out
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["cap", "cursor", "1"], "no lane 'cursor'; there is claude_code (cc) and opencode (oc)"),
+        (["cap", "cc", "-1"], "-1"),
+        (["cap", "cc", "1001"], "no number between 0 and 1000"),
+        (["hold", "cc"], "one of the arguments --for --until is required"),
+        (["hold", "cc", "--for", "2w"], "no length of time"),
+        (["hold", "cc", "--until", "soon"], "no time such as"),
+        ([], "COMMAND"),
+    ],
+)
+def test_what_makes_no_sense_is_a_usage_error(ctl: Ctl, argv: list[str], says: str) -> None:
+    answer = ctl("lane", *argv)
+    assert answer.code == 64
+    assert says in answer.err
+
+
+def test_a_lane_without_a_row_says_what_makes_one(tmp_path: Path, database_url: str, conn: Connection) -> None:
+    ctl = Ctl(tmp_path, database_url)
+    for argv in (["cap", "oc", "1"], ["pause", "oc"], ["resume", "oc"], ["hold", "oc", "--for", "1h"]):
+        answer = ctl("lane", *argv)
+        assert answer.code == 1
+        assert "has no row yet; start a supervisor or run tireless-ctl migrate" in answer.err
+    assert "no lane yet" in ctl("lane", "list").ok().out
+    ctl("migrate").ok()
+    assert [(d["lane"], d["cap"]) for d in ctl("lane", "list", "--json").ok().json] == [(CC, 2), (OC, 2)]

@@ -1,0 +1,170 @@
+"""status and doctor: what is there, and what is in trouble."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ctl.conftest import TOKEN_VARIABLE, Ctl
+from tests.support.forge import FakeForge
+from tests.support.store import CC, queued, running, track
+from tireless import process
+from tireless.entities import NewWrite, PollResult, WorkerRole, WriteOp
+from tireless.store import repos, workers, writes
+from tireless.store.queries import Connection
+
+
+def test_status_in_both_forms(ctl: Ctl, conn: Connection) -> None:
+    repo = track(conn)
+    queued(conn, 1, 2, repo=repo)
+    claim = running(conn)
+    writes.add(conn, claim.job, [NewWrite(WriteOp.COMMENT, {})])
+    (stuck,) = writes.add(conn, claim.job, [NewWrite(WriteOp.ADD_LABEL, {"name": "x"})])
+    writes.refused(conn, stuck, "w1", "no")
+    repos.record_poll(conn, repo.id, PollResult.FORBIDDEN, detail="the token may not read issues")
+    workers.register(conn, process.worker_id("here", os.getpid()), "here", WorkerRole.RUNNER, CC, os.getpid())
+    gone = process.worker_id("here", os.getpid()).rpartition("/")[0] + "/1"
+    workers.register(conn, gone, "here", WorkerRole.POLLER, None, os.getpid())
+
+    document = ctl("status", "--json").ok().json
+    text = ctl("status").ok().out
+
+    assert set(document) == {"now", "host", "lanes", "workers", "jobs", "writes", "repos", "sandbox"}
+    assert document["jobs"]["pending"] == 1
+    assert document["jobs"]["running"] == 1
+    assert document["jobs"]["failed"] == 0
+    assert document["writes"] == {"waiting": 1, "refused": 1}
+    assert document["repos"]["tracked"] == 1
+    assert document["repos"]["in_trouble"][0]["poll_result"] == "forbidden"
+    assert {w["role"]: w["alive"] for w in document["workers"]} == {"runner": True, "poller": False}
+    for words in (
+        "1 pending, 1 running",
+        "1 waiting, 1 refused",
+        "the token may not read issues",
+        "alive",
+        "gone",
+    ):
+        assert words in text
+
+
+def test_status_of_nothing(ctl: Ctl) -> None:
+    text = ctl("status").ok().out
+    assert "no worker: no supervisor has registered one; start tireless-supervisor" in text
+    assert "no job yet" in text
+
+
+# -- doctor ---------------------------------------------------------------------------------------------------
+
+
+def cli(tmp_path: Path, code: int = 0) -> str:
+    """A program that tells a version, and whether it was given a home of its own."""
+    program = tmp_path / f"agent-{code}"
+    body = f"import os, sys\nassert os.environ['HOME'] != '{Path.home()}'\nprint('9.9.9 (an agent)')\nsys.exit({code})"
+    program.write_text(f"#!{sys.executable}\n{body}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def lanes(tmp_path: Path, code: int = 0) -> list[str]:
+    command = f'command = ["{cli(tmp_path, code)}"]\nenv_from = ["SOME_API_KEY"]'
+    return [f"[lane.{name}]\n{command}" for name in ("claude_code", "opencode")]
+
+
+def checks(ctl: Ctl, code: int) -> dict[str, Any]:
+    answer = ctl("doctor", "--json")
+    assert answer.code == code, answer.out + answer.err
+    assert set(answer.json) == {"ok", "checks"}
+    assert answer.json["ok"] is (code == 0)
+    return {check["name"]: check for check in answer.json["checks"]}
+
+
+def test_a_healthy_machine(
+    ctl: Ctl, forge: FakeForge, conn: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "unguessable-value")
+    ctl.forge = forge
+    ctl.lines = lanes(tmp_path)
+    track(conn)
+    workers.register(conn, process.worker_id("here", os.getpid()), "here", WorkerRole.RUNNER, CC, os.getpid())
+
+    found = checks(ctl, 0)
+
+    forge_check = f"forge {forge.kind}:{forge.host}"
+    for name in (
+        "configuration",
+        "database",
+        "schema",
+        "clock",
+        "notifications",
+        "git",
+        "supervisor",
+        forge_check,
+    ):
+        assert found[name]["level"] == "ok", found[name]
+    assert found["lane claude_code"]["level"] == "ok"
+    assert "9.9.9 (an agent)" in found["lane opencode"]["detail"]
+    assert "the token is " in found[forge_check]["detail"]
+    text = ctl("doctor").ok().out
+    assert forge.token not in text
+    assert "unguessable-value" not in text
+
+
+@pytest.mark.parametrize("fault", ["token_missing", "token_bad", "forge_down", "cli_missing", "no_forge"])
+def test_what_does_not_work_fails_by_name(
+    ctl: Ctl, gitea: FakeForge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "x")
+    ctl.forge = gitea
+    ctl.lines = lanes(tmp_path)
+    failing = f"forge gitea:{gitea.host}"
+    if fault == "token_missing":
+        monkeypatch.delenv(TOKEN_VARIABLE)
+    elif fault == "token_bad":
+        gitea.token_works = False
+    elif fault == "forge_down":
+        gitea.down()
+    elif fault == "cli_missing":
+        ctl.lines = ['[lane.claude_code]\ncommand = ["no-such-agent"]', lanes(tmp_path)[1]]
+        failing = "lane claude_code"
+    elif fault == "no_forge":
+        ctl.forge = None
+        failing = "forges"
+
+    found = checks(ctl, 1)
+
+    assert [name for name, check in found.items() if check["level"] == "fail"] == [failing]
+    says = {
+        "token_missing": f"${TOKEN_VARIABLE}, which is not set",
+        "token_bad": "401",
+        "forge_down": gitea.host,
+        "cli_missing": "set lane.claude_code.command",
+        "no_forge": "add one with its token",
+    }
+    assert says[fault] in found[failing]["detail"]
+    assert gitea.token not in ctl("doctor").out
+
+
+def test_what_wants_a_look_is_a_warning(ctl: Ctl, gitea: FakeForge, tmp_path: Path) -> None:
+    ctl.forge = gitea
+    ctl.lines = lanes(tmp_path, code=3)
+    found = checks(ctl, 0)
+    assert found["lane claude_code"]["level"] == "warn"
+    assert "does not tell its version" in found["lane claude_code"]["detail"]
+    assert "SOME_API_KEY, not set here" in found["lane claude_code"]["detail"]
+    assert found["supervisor"]["level"] == "warn"
+    assert found["repositories"]["level"] == "warn"
+
+
+def test_a_database_that_is_away_is_a_failed_check_among_others(
+    tmp_path: Path, gitea: FakeForge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "x")
+    ctl = Ctl(tmp_path, "postgresql://ann:hunter22@127.0.0.1:1/tireless", gitea, lanes(tmp_path))
+    found = checks(ctl, 1)
+    assert found["database"]["level"] == "fail"
+    assert found[f"forge gitea:{gitea.host}"]["level"] == "ok"
+    assert "hunter22" not in ctl("doctor").out

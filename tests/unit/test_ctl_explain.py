@@ -1,0 +1,163 @@
+"""Why a job does not run: facts in, reasons out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, time, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tireless.ctl.explain import Facts, quiet_until, why
+from tireless.entities import (
+    AgentKind,
+    Forge,
+    ForgeWrite,
+    IssueRef,
+    Job,
+    JobKind,
+    JobState,
+    Lane,
+    Phase,
+    PollSchedule,
+    RepoRef,
+    TrackedRepo,
+    WorkerRole,
+    WriteOp,
+    WriteState,
+)
+from tireless.store.workers import Worker
+
+NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
+REF = RepoRef(Forge.GITEA, "forge.test", "acme", "site")
+ISSUE = IssueRef(Forge.GITEA, "forge.test", "acme", "site", 7)
+LANE = Lane(AgentKind.CLAUDE_CODE, 2, False, None, None, None, 0, 1)
+
+
+def job(**changes: Any) -> Job:
+    empty: dict[str, Any] = dict.fromkeys(Job.__dataclass_fields__)
+    return Job(
+        **{
+            **empty,
+            "id": UUID(int=1),
+            "issue": ISSUE,
+            "repo_id": 1,
+            "kind": JobKind.IMPLEMENT,
+            "state": JobState.PENDING,
+            "lane": AgentKind.CLAUDE_CODE,
+            "priority": 5,
+            "run_at": NOW,
+            "attempts": 0,
+            "max_attempts": 3,
+            "claim_seq": 0,
+            "phase": Phase.PREPARE,
+            "title": "",
+            "created_at": NOW,
+            "updated_at": NOW,
+            **changes,
+        }
+    )
+
+
+def repo(**changes: Any) -> TrackedRepo:
+    empty: dict[str, Any] = dict.fromkeys(TrackedRepo.__dataclass_fields__)
+    settled = {"id": 1, "ref": REF, "schedule": PollSchedule(), "next_poll_at": NOW, "created_at": NOW}
+    return TrackedRepo(**{**empty, "poll_failures": 0, **settled, **changes})
+
+
+def worker(role: WorkerRole, host: str = "there") -> Worker:
+    lane = AgentKind.CLAUDE_CODE if role is WorkerRole.RUNNER else None
+    return Worker(f"{host}-{role}", host, role, lane, 1, "0", NOW, NOW, None)
+
+
+RUNNER, POLLER = worker(WorkerRole.RUNNER), worker(WorkerRole.POLLER)
+READY = Facts(NOW, job(), LANE, repo(), 0, [RUNNER, POLLER], 0)
+
+
+def write(state: WriteState, op: WriteOp = WriteOp.COMMENT, error: str | None = None) -> ForgeWrite:
+    return ForgeWrite(1, UUID(int=1), ISSUE, op, {}, state, 1, NOW, error)
+
+
+def codes(facts: Facts) -> list[str]:
+    return [reason.code for reason in why(facts)]
+
+
+def test_with_nothing_in_its_way_it_starts_soon() -> None:
+    assert codes(READY) == ["ready"]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"lane": None}, "lane_missing"),
+        ({"lane": replace(LANE, paused=True, pause_reason="x")}, "lane_paused"),
+        ({"lane": replace(LANE, hold_reason="no login")}, "lane_held"),
+        ({"lane": replace(LANE, hold_reason="limit", held_until=NOW + timedelta(hours=1))}, "lane_held"),
+        ({"lane": replace(LANE, cap=0)}, "lane_cap_zero"),
+        ({"lane": replace(LANE, running=2)}, "lane_full"),
+        ({"alive": [POLLER]}, "no_runner"),
+        ({"alive": []}, "no_runner"),
+        ({"repo": None}, "repo_untracked"),
+        ({"repo": repo(schedule=PollSchedule(enabled=False))}, "repo_disabled"),
+        ({"repo": repo(schedule=PollSchedule(quiet_from=time(11), quiet_until=time(13)))}, "repo_quiet"),
+        ({"repo": repo(max_running=2), "repo_running": 2}, "repo_limit"),
+        ({"job": job(run_at=NOW + timedelta(minutes=5), last_error="boom")}, "backoff"),
+        ({"job": job(work_host="elsewhere")}, "work_elsewhere"),
+        ({"ahead": 3}, "queued"),
+    ],
+)
+def test_each_reason_by_itself(change: dict[str, Any], code: str) -> None:
+    assert codes(replace(READY, **change)) == [code]
+
+
+def test_what_no_longer_holds_is_no_reason() -> None:
+    over = replace(LANE, hold_reason="limit", held_until=NOW - timedelta(seconds=1))
+    assert codes(replace(READY, lane=over)) == ["ready"]
+    assert codes(replace(READY, job=job(work_host="there"))) == ["ready"]
+    waited = job(work_host="elsewhere", updated_at=NOW - timedelta(hours=2))
+    assert codes(replace(READY, job=waited)) == ["ready"]
+    assert codes(replace(READY, repo=repo(max_running=2), repo_running=1)) == ["ready"]
+
+
+def test_the_one_to_act_on_comes_first() -> None:
+    facts = replace(READY, lane=replace(LANE, paused=True, pause_reason="x", running=2), alive=[], ahead=2)
+    assert codes(facts) == ["lane_paused", "no_runner", "lane_full"]
+
+
+def test_held_jobs() -> None:
+    held = job(state=JobState.RUNNING, claimed_by="w1", claim_expires_at=NOW + timedelta(minutes=5))
+    assert codes(replace(READY, job=held)) == ["running"]
+    stopping = replace(held, cancel_requested_at=NOW, cancel_reason="wrong")
+    assert codes(replace(READY, job=stopping)) == ["stopping"]
+    expired = replace(held, claim_expires_at=NOW - timedelta(seconds=1))
+    assert codes(replace(READY, job=expired)) == ["lease_expired"]
+    assert "no poller is alive" in why(replace(READY, job=expired, alive=[]))[0].text
+
+
+def test_ended_jobs_and_their_outbox() -> None:
+    ended = job(state=JobState.FAILED, finished_at=NOW, last_error="boom")
+    refused = write(WriteState.REFUSED, WriteOp.REMOVE_LABEL, "403")
+    facts = replace(READY, job=ended, writes=[write(WriteState.WAITING, error="timed out"), refused])
+    reasons = why(facts)
+    assert [r.code for r in reasons] == ["ended", "write_waiting", "write_refused"]
+    assert "boom" in reasons[0].text
+    assert "1 write to its forge waits (the last error: timed out)" in reasons[1].text
+    assert "take the opt-in label off: 403" in reasons[2].text
+
+
+@pytest.mark.parametrize(
+    ("zone", "start", "end", "quiet"),
+    [
+        ("UTC", time(12), time(13), True),  # half-open: it begins at 12:00
+        ("UTC", time(11), time(12), False),  # and ends before it
+        ("UTC", time(22), time(12, 1), True),  # over midnight
+        ("UTC", time(22), time(7), False),
+        ("UTC", time(12), time(12), False),  # equal ends are off
+        ("America/New_York", time(8), time(9), True),  # 08:00 on the wall there
+        ("Europe/Berlin", time(14), time(15), True),
+    ],
+)
+def test_quiet_hours_are_hours_on_the_wall(zone: str, start: time, end: time, quiet: bool) -> None:
+    schedule = PollSchedule(quiet_from=start, quiet_until=end, quiet_zone=zone)
+    assert (quiet_until(schedule, NOW) is not None) is quiet
