@@ -211,6 +211,10 @@ class TrackedRepo:
     schedule: PollSchedule
     max_running: int | None  # its own limit on jobs in hand at once, over all lanes and hosts
     verify_command: str | None  # run in the workspace after the agent; a failure is not delivered
+    daily_usd: float | None  # what its runs may cost in a UTC day, over all lanes and hosts
+    daily_jobs: int | None
+    held_until: datetime | None  # UTC; nothing of it starts before then
+    hold_reason: str | None
     last_etag: str | None
     etag_key: str | None  # what the ETag depends on beside the repository: URL, Accept, token fingerprint
     body_hash: str | None  # for forges that send no ETag
@@ -344,6 +348,9 @@ class Lane:
     hold_reason: str | None
     running: int
     pending: int
+    daily_usd: float | None = None  # what its runs may cost in a UTC day, over all hosts
+    daily_jobs: int | None = None
+    probing: bool = False  # after a usage limit: one job goes first
 
     @property
     def held(self) -> bool:

@@ -11,7 +11,7 @@ that every host obeys, a restart forgets nothing and tireless-ctl changes it liv
                           branch and a person decides about more
     timed out             the same
     refused               fails: the same task would be refused again
-    rate limited, until   back to pending, no attempt burnt          held until then
+    rate limited, until   back to pending, no attempt burnt          held until then; then one job probes
     overloaded, plain 429 back to pending, growing backoff           -
     no login, no credit   back to pending, no attempt burnt          held until an operator resumes it
     crashed, stalled      back to pending, growing backoff           -
@@ -20,12 +20,14 @@ that every host obeys, a restart forgets nothing and tireless-ctl changes it liv
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from tireless.agents.base import Conclusion
 from tireless.entities import Outcome
+from tireless.store.budgets import Budget, Spending
 
 
 class Next(StrEnum):
@@ -74,3 +76,31 @@ def decide(conclusion: Conclusion, attempts: int, backoff_seconds: float) -> Dec
             return Decision(Next.RETRY, why, keep_attempt=True)
         case _:  # crashed, stalled
             return Decision(Next.RETRY, why, delay_seconds=delay)
+
+
+PROVEN = (Outcome.COMPLETED, Outcome.BLOCKED, Outcome.TURN_LIMIT, Outcome.BUDGET_LIMIT, Outcome.TIMED_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetHold:
+    """A budget is used up: hold the lane, or the repository, until the UTC day ends."""
+
+    of_lane: bool
+    why: str
+    until: datetime
+
+
+def budget_holds(spending: Spending) -> Iterator[BudgetHold]:
+    """The budgets that are used up. A run that has begun goes on: it has a limit of its own, and is paid for."""
+    for of_lane, name, budget in ((True, "lane", spending.lane), (False, "repository", spending.repo)):
+        why = _used_up(name, budget) if budget is not None else None
+        if why is not None:
+            yield BudgetHold(of_lane, why, spending.ends_at)
+
+
+def _used_up(name: str, budget: Budget) -> str | None:
+    if budget.usd is not None and budget.usd_spent >= budget.usd:
+        return f"the {name}'s budget of {budget.usd:.2f} USD a day is used up ({budget.usd_spent:.2f} spent)"
+    if budget.jobs is not None and budget.jobs_spent >= budget.jobs:
+        return f"the {name}'s budget of {budget.jobs} jobs a day is used up"
+    return None

@@ -74,7 +74,7 @@ from tireless.labels import is_opted_in
 from tireless.lease import LeaseKeeper
 from tireless.process import ChildContext
 from tireless.redact import Redactor, secrets_in
-from tireless.store import jobs, lanes, repos, runs, writes
+from tireless.store import budgets, jobs, lanes, repos, runs, writes
 from tireless.store.connection import Link, is_outage, through_outage
 from tireless.store.queries import Connection
 from tireless.workspace import (
@@ -333,17 +333,7 @@ class Work:
         )
         command = adapter.command(task, lane, places)
         reports.clear(checkout.report)
-        run = self._db(
-            lambda c: runs.start(
-                c,
-                self._claim,
-                run_id,
-                self._agent_kind,
-                host=self._config.host,
-                session_id=task.session_id,
-                resumed=task.resume,
-            )
-        )
+        run = self._db(lambda c: self._start_run(c, run_id, task))
         process = AgentProcess.start(
             command,
             _run_dir(checkout, run_id),
@@ -360,6 +350,20 @@ class Work:
             self._record_stopped(checkout, run_id, conclusion)
             raise left
         return run, conclusion
+
+    def _start_run(self, conn: Connection, run_id: UUID, task: Task) -> AgentRun:
+        with conn.transaction():
+            run = runs.start(
+                conn,
+                self._claim,
+                run_id,
+                self._agent_kind,
+                host=self._config.host,
+                session_id=task.session_id,
+                resumed=task.resume,
+            )
+            self._hold_by_budget(conn)  # a day's last job is counted when it begins
+        return run
 
     def _watch(self, process: AgentProcess, run_id: UUID) -> _Leave | None:
         """Turn the loop until the agent has ended; why it was stopped, if it was."""
@@ -423,7 +427,11 @@ class Work:
             with conn.transaction():
                 _end_run(conn, run.id, self._claim.worker, conclusion)
                 if decision.hold:
-                    lanes.hold(conn, self._agent_kind, decision.why, until=decision.hold_until)
+                    probe = decision.hold_until is not None
+                    lanes.hold(conn, self._agent_kind, decision.why, until=decision.hold_until, probe=probe)
+                elif conclusion.outcome in governor.PROVEN:
+                    lanes.end_probe(conn, self._agent_kind)
+                self._hold_by_budget(conn)
                 if ending is not None:
                     return jobs.advance(conn, self._claim, Phase.VERIFY, result=ending.to_json())
                 return jobs.transition(
@@ -446,6 +454,14 @@ class Work:
             )
         if ending is None:
             raise _Requeue(decision.why)
+
+    def _hold_by_budget(self, conn: Connection) -> None:
+        spending = budgets.spent_today(conn, self._agent_kind, self._job.repo_id)
+        for hold in governor.budget_holds(spending) if spending is not None else ():
+            if hold.of_lane:
+                lanes.hold(conn, self._agent_kind, hold.why, until=hold.until)
+            elif self._job.repo_id is not None:
+                repos.hold(conn, self._job.repo_id, hold.why, hold.until)
 
     def _cost_with(self, run: AgentRun, conclusion: Conclusion) -> float | None:
         earlier = [r.usage.cost_usd for r in self._db(lambda c: runs.of_job(c, self._job.id)) if r.id != run.id]

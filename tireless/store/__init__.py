@@ -10,6 +10,8 @@ several together wraps them in `with conn.transaction():`. No function leaves a 
     jobs         enqueue, claim, transitions under the fence, sweep, cancel
     lanes        caps, pauses, holds
     repos        tracked repositories and their polls
+    budgets      what a day has cost
+    status       what the status page shows
     writes       the outbox to the forges
     runs         agent runs and what they used
     workers      who is there

@@ -87,6 +87,10 @@ def repo(row: Row) -> TrackedRepo:
         ),
         max_running=row["max_running"],
         verify_command=row["verify_command"],
+        daily_usd=row["daily_usd"],
+        daily_jobs=row["daily_jobs"],
+        held_until=row["held_until"],
+        hold_reason=row["hold_reason"],
         last_etag=row["last_etag"],
         etag_key=row["etag_key"],
         body_hash=row["body_hash"],
@@ -110,6 +114,9 @@ def lane(row: Row) -> Lane:
         hold_reason=row["hold_reason"],
         running=row["running"],
         pending=row["pending"],
+        daily_usd=row["daily_usd"],
+        daily_jobs=row["daily_jobs"],
+        probing=row["probing"],
     )
 
 

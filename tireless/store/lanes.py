@@ -66,11 +66,17 @@ def hold(
     *,
     until: datetime | None = None,
     seconds: float | None = None,
+    probe: bool = False,
 ) -> datetime | None:
     """Start nothing in the lane until `until` (UTC), or for `seconds`, or, with neither, until an operator resumes
     it. Of two holds the longer one counts. Returns the end in force."""
     found = _found(
-        row(conn, "hold_lane", {"lane": lane, "reason": reason, "until": until, "seconds": seconds}), lane
+        row(
+            conn,
+            "hold_lane",
+            {"lane": lane, "reason": reason, "until": until, "seconds": seconds, "probe": probe},
+        ),
+        lane,
     )
     end: datetime | None = found["held_until"]
     return end
@@ -88,3 +94,13 @@ def _found(found: dict[str, Any] | None, lane: AgentKind) -> dict[str, Any]:
     if found is None:
         raise TirelessError(f"lane {lane} has no row yet; start a supervisor or run tireless-ctl migrate")
     return found
+
+
+def end_probe(conn: Connection, lane: AgentKind) -> None:
+    """A run after a usage limit has ended well: the others may go."""
+    rows(conn, "end_probe", {"lane": lane})
+
+
+def set_budget(conn: Connection, lane: AgentKind, usd: float | None, jobs: int | None) -> None:
+    """What the lane may spend in a UTC day, over all hosts: US dollars and jobs; None for no limit."""
+    _found(row(conn, "set_lane_budget", {"lane": lane, "usd": usd, "jobs": jobs}), lane)

@@ -23,6 +23,8 @@ class RepoSettings:
     enabled: bool = True
     max_running: int | None = None
     verify_command: str | None = None
+    daily_usd: float | None = None  # what its runs may cost in a UTC day
+    daily_jobs: int | None = None
 
 
 def settings_of(repo: TrackedRepo) -> RepoSettings:
@@ -37,6 +39,8 @@ def settings_of(repo: TrackedRepo) -> RepoSettings:
         s.enabled,
         repo.max_running,
         repo.verify_command,
+        repo.daily_usd,
+        repo.daily_jobs,
     )
 
 
@@ -59,6 +63,15 @@ def update(conn: Connection, repo_id: int, settings: RepoSettings) -> TrackedRep
 def remove(conn: Connection, repo_id: int) -> bool:
     """Forget a repository. Its jobs stay as history."""
     return run(conn, "remove_repo", {"id": repo_id}) == 1
+
+
+def hold(conn: Connection, repo_id: int, reason: str, until: datetime) -> None:
+    """Start nothing of the repository until `until` (UTC). A longer hold stands."""
+    run(conn, "hold_repo", {"id": repo_id, "reason": reason, "until": until})
+
+
+def release_hold(conn: Connection, repo_id: int) -> None:
+    run(conn, "release_repo_hold", {"id": repo_id})
 
 
 def rename(conn: Connection, repo_id: int, to: RepoRef, clone_url: str) -> None:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tireless.config import GitConfig
-from tireless.workspace.command import LOCAL_ACCESS, Git, Where
+from tireless.workspace.command import LOCAL_ACCESS, Git, Where, write_config
 from tireless.workspace.errors import NoDefaultBranch
 from tireless.workspace.files import remove_tree
 from tireless.workspace.mirror import Mirror, Mirrors, job_ref
@@ -155,13 +155,12 @@ class Checkouts:
     ) -> _Start:
         """Where the branch begins; kept by refs of the job, so that the mirror never loses what it borrows."""
         with self.mirrors.locked(mirror) as lock:
-            tip = self.mirrors.resolve(mirror, f"refs/heads/{default_branch}")
+            names = (f"refs/heads/{default_branch}", f"refs/heads/{branch}", f"refs/pushed/{branch}")
+            tip, earlier, pushed = self.mirrors.tips(mirror, names)
             if tip is None:
                 raise NoDefaultBranch(str(mirror.repo), default_branch)
-            earlier = self.mirrors.resolve(mirror, f"refs/heads/{branch}")
-            pushed = self.mirrors.resolve(mirror, f"refs/pushed/{branch}")
             commit = earlier or tip
-            base = self.mirrors.merge_base(mirror, tip, commit) or tip
+            base = (self.mirrors.merge_base(mirror, tip, commit) if earlier else None) or tip
             refs: dict[str, str | None] = {job_ref(job_id, "base"): base, job_ref(job_id, "start"): commit}
             self.mirrors.set_refs(mirror, refs, lock)
         return _Start(tip, base, commit, earlier is not None and earlier != pushed and earlier not in own_heads)
@@ -174,26 +173,25 @@ class Checkouts:
         for leftover in (new, root / "checkout"):
             remove_tree(self.git, leftover)
         new.mkdir(mode=0o700)
-        self.git(("init", "--quiet", "--template=", "--", str(new)), Where())
+        self.git(("init", "--quiet", "--template=", f"--initial-branch={branch}", "--", str(new)), Where())
         where = Where(git_dir=new / ".git", work_tree=new)
         (new / ".git/objects/info").mkdir(exist_ok=True)
         (new / ".git/objects/info/alternates").write_text(f"{mirror.objects}\n", "utf-8")
-        self._configure(where)
+        write_config(new / ".git", self._configuration())
         commit = self._restored(where, mirror, job_id, start) if start.foreign else start.commit
         self._point(where, mirror, branch, default_branch, start.default_tip, commit)
         self.git(("read-tree", "--reset", "-u", commit), where)
         new.rename(root / "checkout")
         return commit
 
-    def _configure(self, where: Where) -> None:
+    def _configuration(self) -> dict[str, str]:
         """The agent commits as the configured identity; nothing tidies up in the background."""
-        for key, value in (
-            ("user.name", self.identity.author_name),
-            ("user.email", self.identity.author_email),
-            ("gc.auto", "0"),
-            ("maintenance.auto", "false"),
-        ):
-            self.git(("config", "--file", f"{where.git_dir}/config", key, value), Where())
+        return {
+            "user.name": self.identity.author_name,
+            "user.email": self.identity.author_email,
+            "gc.auto": "0",
+            "maintenance.auto": "false",
+        }
 
     def _point(
         self, where: Where, mirror: Mirror, branch: str, default_branch: str, default_tip: str, commit: str
@@ -211,7 +209,6 @@ class Checkouts:
         self.git((*args, "--", str(mirror.path), *refspecs), where, access=LOCAL_ACCESS)
         lines = f"update refs/heads/{default_branch} {default_tip}\nupdate refs/heads/{branch} {commit}\n"
         self.git(("update-ref", "--stdin"), where, stdin=lines.encode())
-        self.git(("symbolic-ref", "HEAD", f"refs/heads/{branch}"), where)
         head = ("symbolic-ref", "refs/remotes/origin/HEAD", f"refs/remotes/origin/{default_branch}")
         self.git(head, where)
 

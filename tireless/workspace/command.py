@@ -335,6 +335,18 @@ def environment_for(access: Access) -> dict[str, str]:
     }
 
 
+def write_config(git_dir: Path, settings: Mapping[str, str]) -> None:
+    """Add settings to the configuration of a repository of ours, without a git command for each. Keys are of the
+    form section.name; values hold no control characters (`git config` would not take them either)."""
+    lines = []
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        quoted = "".join(c for c in value if c.isprintable()).replace("\\", "\\\\").replace('"', '\\"')
+        lines.append(f'[{section}]\n\t{name} = "{quoted}"\n')
+    with (git_dir / "config").open("a", encoding="utf-8") as f:
+        f.write("".join(lines))
+
+
 def redact(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         if secret:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tireless.workspace.command import Git, Where
+from tireless.workspace.command import Git, Where, write_config
 from tireless.workspace.errors import GitFailed
 from tireless.workspace.files import Limits, read_text
 from tireless.workspace.mirror import Mirror, is_commit_id
@@ -113,13 +113,15 @@ def borrowing_repository(git: Git, path: Path, mirror: Mirror) -> Where:
     (path / "objects/info").mkdir(exist_ok=True)
     (path / "objects/info/alternates").write_text(f"{mirror.objects}\n", "utf-8")
     # upload-pack reads only the file: git clears the environment's configuration for a repository it goes to.
-    for key, value in (
-        ("core.commitGraph", "false"),
-        ("core.multiPackIndex", "false"),
-        ("pack.useBitmaps", "false"),
-        ("gc.auto", "0"),
-    ):
-        git(("config", "--file", str(path / "config"), key, value), Where())
+    write_config(
+        path,
+        {
+            "core.commitGraph": "false",
+            "core.multiPackIndex": "false",
+            "pack.useBitmaps": "false",
+            "gc.auto": "0",
+        },
+    )
     return Where(git_dir=path)
 
 

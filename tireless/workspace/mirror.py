@@ -27,7 +27,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -167,6 +167,13 @@ class Mirrors:
         args = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
         result = self.git(args, mirror.where, ok=(0, 1, 128))
         return result.text if result.code == 0 else None
+
+    def tips(self, mirror: Mirror, refs: Sequence[str]) -> list[str | None]:
+        """The objects that full ref names point at, in their order, None for those that are not there."""
+        args = ("for-each-ref", "--format=%(objectname) %(refname)", "--", *refs)
+        found = (line.split(" ", 1) for line in self.git(args, mirror.where).text.splitlines())
+        by_name = {name: commit for commit, name in found}
+        return [by_name.get(ref) for ref in refs]
 
     def merge_base(self, mirror: Mirror, one: str, other: str) -> str | None:
         result = self.git(("merge-base", one, other), mirror.where, ok=(0, 1))

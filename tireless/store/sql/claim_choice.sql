@@ -26,6 +26,7 @@
              and j.phase = any(%(phases)s::text[])
              and (t.id is null
                   or (t.enabled
+                      and (t.held_until is null or t.held_until <= tireless_now())
                       and not tireless_is_quiet(t.quiet_from, t.quiet_until, t.quiet_zone, tireless_now())
                       and (t.max_running is null or room.repo_slot is not null)))
              for no key update of j skip locked

@@ -9,6 +9,7 @@
           select t.id
             from tracked_repo t
            where t.enabled
+             and (t.held_until is null or t.held_until <= tireless_now())
              and not tireless_is_quiet(t.quiet_from, t.quiet_until, t.quiet_zone, tireless_now())
              and (t.max_running is null
                   or exists (select from generate_series(1, t.max_running) as n

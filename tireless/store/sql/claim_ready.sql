@@ -10,6 +10,9 @@ with ready as materialized (
      where not l.paused
        and (l.hold_reason is null or l.held_until <= tireless_now())
        and exists (select from lane_slot s where s.lane = l.lane and s.open and s.job_id is null)
+       -- After a usage limit one job goes first.
+       and (not l.probing
+            or not exists (select from lane_slot s where s.lane = l.lane and s.job_id is not null))
        -- What was running when the cap was lowered counts until it has ended.
        and not exists (select from lane_slot s where s.lane = l.lane and not s.open and s.job_id is not null)
 )

@@ -10,6 +10,7 @@ update lane
                                                      tireless_now() + %(seconds)s * interval '1 second')
                               then hold_reason
                           else %(reason)s end,
+       probing = probing or %(probe)s,
        updated_at = tireless_now()
  where lane = %(lane)s
 returning held_until
