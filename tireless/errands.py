@@ -12,10 +12,11 @@ that cannot be used. Only `prepare` waits for a database; the supervisor tries t
 
 `release` and `apply_lanes` start the embedded server if it is gone (an out-of-memory kill, say): so it comes back.
 
-Taking back. A claim is released only when nothing of its holder runs any more: an agent that outlives its claim
-would work beside its successor. So `prepare` first ends what carries the job's mark (TIRELESS_JOB) on this
-machine. What will not end in time keeps its claim until the lease is over. A holder of another host, or of a
-pid namespace that cannot be seen from here, is left to its lease.
+Taking back. A claim is released only when nothing of its holder runs any more, in the database too: a statement
+that it had sent before it died could claim another job, or hold the row that is to be released. An agent that
+outlives its claim would work beside its successor. So `prepare` first ends what carries the job's mark
+(TIRELESS_JOB) on this machine. What will not end in time keeps its claim until the lease is over. A holder of
+another host, or of a pid namespace that cannot be seen from here, is left to its lease.
 """
 
 from __future__ import annotations
@@ -107,6 +108,7 @@ def _kill_marked(job: Job) -> bool:
 
 
 def _release(conn: Connection, config: Config, worker: str, why: str) -> list[Job]:
+    workers.end_sessions(conn, worker)
     taken = jobs.release_claims(
         conn,
         [worker],

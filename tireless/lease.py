@@ -30,7 +30,7 @@ import psycopg
 
 from tireless.config import Config
 from tireless.entities import Claim
-from tireless.store import jobs
+from tireless.store import jobs, workers
 from tireless.store.connection import is_outage
 from tireless.store.listen import CANCEL_CHANNEL, Listener
 
@@ -63,7 +63,7 @@ class LeaseKeeper:
             (CANCEL_CHANNEL,),
             timeout=config.database.connect_timeout_seconds,
             wait=self._wait,
-            name="tireless-lease",
+            name=workers.session_name(claim.worker, "lease"),
         )
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 

@@ -19,8 +19,9 @@ the poller has stored nothing, and the next poll sees the same answer again.
 Only a list that was read after a job began may withdraw it, and only a list that was read after a job ended may
 start another for the same issue: an old list may still show the old label.
 
-TERM and INT: no new poll is begun, the threads finish the request that they are in, then it leaves. What it had
-taken and not done is due again within minutes.
+TERM and INT: no new poll is begun, the threads finish the request that they are in, then it leaves; on TERM
+after a last pass over the outbox, since that comes when the host's runners have left. What it had taken and
+not done is due again within minutes.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ from tireless.workspace import Workspaces
 
 log = logging.getLogger(__name__)
 
+_LAST_PASS_SECONDS = 20.0  # below what the supervisor gives the poller to leave
 _SWEEP_SECONDS = 2.0
 _TIDY_SECONDS = 3600.0
 _SEEN_SECONDS = 60.0
@@ -107,12 +109,9 @@ class Poller:
         config = ctx.config
         url = embedded.database_url(config, start=False)
         timeout = config.database.connect_timeout_seconds
-        self._pool = open_pool(
-            url, config.poller.threads + 2 + web.CONNECTIONS, timeout=timeout, name="tireless-poller"
-        )
-        self._listener = Listener(
-            url, (POLL_CHANNEL,), timeout=timeout, wait=self._wait, name="tireless-poller"
-        )
+        name = workers.session_name(ctx.worker, "poller")
+        self._pool = open_pool(url, config.poller.threads + 2 + web.CONNECTIONS, timeout=timeout, name=name)
+        self._listener = Listener(url, (POLL_CHANNEL,), timeout=timeout, wait=self._wait, name=name)
         # One more than polls at once: the outbox must not wait behind slow forges.
         self._threads = ThreadPoolExecutor(config.poller.threads + 1, thread_name_prefix="poll")
         self._polls: set[Future[None]] = set()
@@ -135,6 +134,7 @@ class Poller:
                 pause = self._turn()
                 if ctx.turn() and pause > 0:
                     self._listener.wait(pause)
+            self._deliver_the_rest()
         finally:
             self._leave()
         return 0
@@ -205,6 +205,25 @@ class Poller:
         future = self._threads.submit(self._guarded, task, *args)
         future.add_done_callback(lambda _: os.eventfd_write(self._done, 1))
         return future
+
+    def _deliver_the_rest(self) -> None:
+        """The runners have left, this one leaves last: what can be told now need not wait for the next start."""
+        deadline = time.monotonic() + _LAST_PASS_SECONDS
+        while self._drain is not None and not self._drain.done() and time.monotonic() < deadline:
+            if self._ctx.stopping:
+                return
+            self._ctx.wait(0.05)
+        try:
+            outbox.drain(
+                self._connect,
+                self._clients.of_issue,
+                self._ctx.worker,
+                give_up=lambda: self._ctx.stopping or time.monotonic() >= deadline,
+                turn=self._ctx.beat,
+            )
+        except psycopg.Error as e:
+            if not is_outage(e):
+                raise
 
     def _drain_writes(self) -> None:
         outbox.drain(

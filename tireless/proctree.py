@@ -4,7 +4,8 @@ Standard library only: the guard of an agent (tireless/agents/guard.py) runs it 
 
 A process group is not enough: agents' tools call setsid, fork twice and ignore TERM (AGENT_CLIS.md, rule 7).
 What holds a tree together is a child subreaper above it, to which every orphan falls, and a mark in the
-environment (TIRELESS_JOB) for what a dead subreaper let go.
+environment for what a dead subreaper let go: the job's (TIRELESS_JOB), which its next claimant ends whoever started
+it, and the run's (TIRELESS_RUN), so that who has lost a job ends what is his own and not his successor's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 
 MARK = "TIRELESS_JOB"
+RUN_MARK = "TIRELESS_RUN"
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -93,11 +95,12 @@ def descendants(root: int, skip: Collection[int] = ()) -> list[int]:
     return found
 
 
-def marked(value: str | None = None) -> list[int]:
-    """Live processes whose environment holds TIRELESS_JOB (= `value`, if given). Other users' are unseen."""
-    wanted = f"{MARK}={value}".encode() if value is not None else f"{MARK}=".encode()
+def marked(value: str | None = None, mark: str = MARK) -> list[int]:
+    """Live processes whose environment holds the mark (= `value`, if given), lower pids first: a guard before what it
+    started. Other users' are unseen."""
+    wanted = f"{mark}={value}".encode() if value is not None else f"{mark}=".encode()
     found = []
-    for pid in pids():
+    for pid in sorted(pids()):
         try:
             with open(f"/proc/{pid}/environ", "rb") as f:
                 entries = f.read().split(b"\0")

@@ -64,7 +64,7 @@ class Runner:
             (lane_channel(self._lane),),
             timeout=ctx.config.database.connect_timeout_seconds,
             wait=ctx.wait,
-            name=f"tireless-runner-{self._lane}",
+            name=workers.session_name(ctx.worker, f"runner {self._lane}"),
         )
         self._sandbox: Sandbox = sandboxes.probe(ctx.config.sandbox, hidden=hidden_paths(ctx))
         self._seen_at = float("-inf")

@@ -37,8 +37,8 @@ from tireless.agents import adapter_for
 from tireless.agents import prompt as prompts
 from tireless.agents import report as reports
 from tireless.agents.base import AgentMissing, AgentNotStarted, Conclusion, Limits, Places, StopReason, Task
-from tireless.agents.conclusion import conclude_from, session_of
-from tireless.agents.process import AgentProcess
+from tireless.agents.conclusion import StillRunning, await_guard, conclude_from, session_of
+from tireless.agents.process import AgentProcess, end_job
 from tireless.agents.sandbox import Sandbox
 from tireless.agents.shell import Shell, shell_command
 from tireless.agents.transcript import seal_transcript
@@ -74,7 +74,7 @@ from tireless.labels import is_opted_in
 from tireless.lease import LeaseKeeper
 from tireless.process import ChildContext
 from tireless.redact import Redactor, secrets_in
-from tireless.store import budgets, jobs, lanes, repos, runs, writes
+from tireless.store import budgets, jobs, lanes, repos, runs, workers, writes
 from tireless.store.connection import Link, is_outage, through_outage
 from tireless.store.queries import Connection
 from tireless.workspace import (
@@ -96,6 +96,8 @@ T = TypeVar("T")
 
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _USAGE_SECONDS = 10.0
+_GUARD_SECONDS = 2.0  # for the guard of an earlier run to leave; it looks for its runner each second
+_STOP_GRACE_SECONDS = 1.0  # for an agent on a fast stop: the rest of process.STOP_SECONDS is for the row
 _PASSING_SECONDS = 60.0  # before a job is tried again after a fault that is not its own
 
 
@@ -154,7 +156,9 @@ class Work:
         self._keeper = keeper
         self._sandbox = sandbox
         self._link = Link(
-            url, timeout=self._config.database.connect_timeout_seconds, name="tireless-runner-work"
+            url,
+            timeout=self._config.database.connect_timeout_seconds,
+            name=workers.session_name(claim.worker, "work"),
         )
         self._agent_kind = claim.job.claimed_lane or claim.job.lane
         agent_env = agent_environment(self._config.lane[self._agent_kind])
@@ -284,6 +288,7 @@ class Work:
             if run.ended_at is not None or run.host != self._config.host:
                 continue
             adapter = adapter_for(run.agent)
+            self._end_guard(_run_dir(checkout, run.id))
             conclusion = conclude_from(_run_dir(checkout, run.id), adapter)
             if conclusion is not None:
                 log.info("agent had ended before a crash job=%s run=%s", self._job.id, run.id)
@@ -293,6 +298,15 @@ class Work:
             self._end_run(run, cut_off)
             self._seal(checkout, run.id)
         return None
+
+    def _end_guard(self, run_dir: Path) -> None:
+        """A guard leaves within moments of its runner. Where it does not, the runner was stopped, not killed, and
+        has lost the job to us: its agent is ended."""
+        try:
+            await_guard(run_dir, _GUARD_SECONDS)
+        except StillRunning:
+            log.warning("ending the agent of a runner that lost the job job=%s", self._job.id)
+            end_job(str(self._job.id))
 
     def _end_run(self, run: AgentRun, conclusion: Conclusion) -> None:
         self._db(lambda c: _end_run(c, run.id, self._claim.worker, conclusion))
@@ -334,6 +348,7 @@ class Work:
         command = adapter.command(task, lane, places)
         reports.clear(checkout.report)
         run = self._db(lambda c: self._start_run(c, run_id, task))
+        self._check()  # stopped meanwhile, we would end the agent of who has the job now
         process = AgentProcess.start(
             command,
             _run_dir(checkout, run_id),
@@ -369,6 +384,7 @@ class Work:
         """Turn the loop until the agent has ended; why it was stopped, if it was."""
         left: _Leave | None = None
         noted, noted_at = Usage(), time.monotonic()
+        kill_at = float("inf")
         while not process.ended:
             process.turn(0.5)
             self._ctx.turn()
@@ -381,6 +397,10 @@ class Work:
                         process.kill(e.stop)
                     else:
                         process.stop(e.stop)
+            if self._ctx.stopping and kill_at == float("inf"):
+                kill_at = time.monotonic() + _STOP_GRACE_SECONDS
+            if time.monotonic() >= kill_at:
+                process.kill(StopReason.DRAIN)
             if process.usage != noted and time.monotonic() - noted_at >= _USAGE_SECONDS:
                 noted, noted_at = process.usage, time.monotonic()
                 self._note_usage(run_id, process)

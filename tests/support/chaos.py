@@ -253,13 +253,13 @@ class Gate:
 
     def caught(self, seconds: float = 20.0) -> int:
         """The backend that the gate holds, once it holds one."""
+        return wait_until(self.waiting, seconds, f"somebody at the gate {self._name}")
+
+    def waiting(self) -> int | None:
+        """A backend that the gate holds now."""
         query = "select pid from pg_locks where locktype = 'advisory' and objid = %s and not granted"
-
-        def look() -> int | None:
-            found = self._conn.execute(query, (self._key,)).fetchone()
-            return int(found[0]) if found else None
-
-        return wait_until(look, seconds, f"somebody at the gate {self._name}")
+        found = self._conn.execute(query, (self._key,)).fetchone()
+        return int(found[0]) if found else None
 
     def roll_back(self, backend: int) -> None:
         """The held statement never happened."""

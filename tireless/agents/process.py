@@ -10,7 +10,10 @@ When `ended` is true nothing of the agent lives, and `conclude` says how it went
     more printed than transcript_bytes          the guard ends it by itself, as stop(TRANSCRIPT) would
     the model's API refuses the key again and again (claude tries ten times)   stop(AUTH_RETRIES)
     final event, and linger_seconds later still there   stop(HUNG): judged by that event
-    guard not gone grace + 15 s after a stop    KILL to it and to all that carries the job's mark
+    guard not gone grace + 15 s after a stop    KILL to it and to all that carries the run's mark
+
+`start` ends what an earlier run of the job has left alive on this host, the run of a stopped runner included. All
+else goes by the run's own mark: who has lost the job must not end his successor's agent.
 
 Call `start` from the thread that lives as long as the runner: the kernel's parent-death signal, by which the
 guard learns of the runner's end, belongs to the thread that started it.
@@ -91,10 +94,10 @@ class AgentProcess:
         """
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("an agent is started by the runner's main thread; see the module's text")
-        _kill_marked(job_id)
+        end_job(job_id)
         try:
             _write_run(command, run_dir, sandbox, limits, places)
-            guard = _spawn_guard(command, run_dir, sandbox)
+            guard = _spawn_guard(command, run_dir, sandbox, _run_mark(job_id, run_dir))
         except OSError as e:
             raise AgentNotStarted(f"the agent of job {job_id} cannot be started: {e}") from e
         log.info("agent started job=%s guard=%d sandbox=%r", job_id, guard.pid, sandbox.description)
@@ -161,7 +164,7 @@ class AgentProcess:
         """How the run went; only once `ended`."""
         if not self.ended:
             raise RuntimeError("conclude() before the run has ended")
-        _kill_marked(self._job_id)  # if the guard was killed, its tools may have gone elsewhere
+        self._kill_marked()  # if the guard was killed, its tools may have gone elsewhere
         stop = self._stop or runfiles.read_stop(self._run_dir)  # the guard may have stopped it by itself
         if stop is None and runfiles.read_exit(self._run_dir) is None:
             log.warning("guard ended without a record job=%s code=%s", self._job_id, self._guard.returncode)
@@ -216,14 +219,19 @@ class AgentProcess:
             self._final_since = now
         return now - self._final_since >= self._limits.linger_seconds
 
+    def _kill_marked(self) -> None:
+        mark = _run_mark(self._job_id, self._run_dir)
+        if not proctree.kill_all(lambda: proctree.marked(mark, proctree.RUN_MARK), 10.0):
+            log.error("processes of the run cannot be killed job=%s", self._job_id)
+
     def _force(self) -> None:
-        """KILL the tree under the guard, the guard, and whatever carries the job's mark."""
+        """KILL the tree under the guard, the guard, and whatever carries the run's mark."""
         pid = self._guard.pid
         proctree.kill_all(lambda: [] if self.ended else proctree.descendants(pid), 5.0)
         if not self.ended:
             self._guard.kill()
         self._guard.wait()
-        _kill_marked(self._job_id)
+        self._kill_marked()
 
 
 def _write_run(command: Command, run_dir: Path, sandbox: Sandbox, limits: Limits, places: Places) -> None:
@@ -245,11 +253,12 @@ def _write_run(command: Command, run_dir: Path, sandbox: Sandbox, limits: Limits
     )
 
 
-def _spawn_guard(command: Command, run_dir: Path, sandbox: Sandbox) -> subprocess.Popen[bytes]:
+def _spawn_guard(command: Command, run_dir: Path, sandbox: Sandbox, mark: str) -> subprocess.Popen[bytes]:
     """The guard's environment is the agent's: keys travel by environment only, never by argument or file."""
     env = dict(command.env)
     if sandbox.runs_as_root:
         env.update(command.env_as_root)
+    env[proctree.RUN_MARK] = mark
     log_fd = os.open(run_dir / runfiles.GUARD_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         return subprocess.Popen(
@@ -265,7 +274,13 @@ def _spawn_guard(command: Command, run_dir: Path, sandbox: Sandbox) -> subproces
         os.close(log_fd)
 
 
-def _kill_marked(job_id: str) -> None:
+def _run_mark(job_id: str, run_dir: Path) -> str:
+    return f"{job_id}/{run_dir.name}"
+
+
+def end_job(job_id: str) -> None:
+    """KILL what carries the job's mark on this host, guards first, so that none of them records an end that was ours.
+    Only for who holds the job."""
     if not proctree.kill_all(lambda: proctree.marked(job_id), 10.0):
         log.error("processes of the job cannot be killed job=%s", job_id)
 

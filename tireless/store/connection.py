@@ -25,9 +25,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # SQLSTATE classes and codes of an outage: connection exceptions (08), operator intervention (57: shutdown, crash),
-# too many connections and out of resources (53), and a read-only node after a failover.
+# too many connections and out of resources (53), and a read-only node after a failover. A server that is only too
+# busy to answer (a lock or a statement that took too long, a deadlock) is waited out just so: it is no job's fault.
 _OUTAGE_CLASSES = ("08", "57P", "53")
-_READ_ONLY = "25006"
+_OUTAGE_STATES = ("25006", "55P03", "57014", "40P01", "40001")
 
 
 class NoDatabase(TirelessError):
@@ -42,7 +43,7 @@ def is_outage(error: BaseException) -> bool:
     state = error.sqlstate
     if state is None:  # no answer from a server at all: refused, cut off, timed out
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return state == _READ_ONLY or state.startswith(_OUTAGE_CLASSES)
+    return state in _OUTAGE_STATES or state.startswith(_OUTAGE_CLASSES)
 
 
 def connect(url: str, *, timeout: float = 5, name: str = "tireless") -> Connection:

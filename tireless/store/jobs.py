@@ -32,6 +32,7 @@ from tireless.entities import (
     Phase,
     RepoRef,
     TrackedRepo,
+    UnknownValue,
 )
 from tireless.labels import LabelProtocol
 from tireless.routing import RoutingTable, job_kind_for, lane_for
@@ -202,7 +203,7 @@ def transition(
         with conn.transaction():
             job = _transition(conn, claim, to, params)
             if job.state.terminal:
-                writes.add(conn, job, writes_for(job))
+                _end_without_runner(conn, job, writes_for, claim.worker)
         return job
     return _transition(conn, claim, to, params)
 
@@ -318,12 +319,20 @@ def _take_back(
     backoff_seconds: float,
     actor: str,
 ) -> list[Job]:
-    params = {"workers": workers, "why": why, "event": event, "backoff": backoff_seconds, "actor": actor}
+    params = {
+        "workers": workers,
+        "why": why,
+        "event": event,
+        "backoff": backoff_seconds,
+        "actor": actor,
+        "agents": list(AgentKind),
+        **_KNOWN,
+    }
     with conn.transaction():
         jobs = [decode.job(r) for r in rows(conn, "expire_stale_claims", params)]
         for job in jobs:
             if job.state.terminal:
-                writes.add(conn, job, writes_for(job))
+                _end_without_runner(conn, job, writes_for, actor)
     return jobs
 
 
@@ -338,12 +347,23 @@ def cancel(
         ]
         for job in moved:
             if job.state.terminal:
-                writes.add(conn, job, writes_for(job))
+                _end_without_runner(conn, job, writes_for, actor)
     return moved
 
 
+def _end_without_runner(conn: Connection, job: Job, writes_for: WritesFor, actor: str) -> None:
+    """A job has ended in nobody's hands: people are told, and the run that its last runner left open is closed."""
+    writes.add(conn, job, writes_for(job))
+    run(conn, "close_runs", {"job": job.id, "actor": actor})
+
+
 def live_jobs_of_repo(conn: Connection, repo: TrackedRepo) -> list[Job]:
-    return [decode.job(r) for r in rows(conn, "live_jobs_of_repo", {"repo_id": repo.id})]
+    """Those that this build understands; the others are a newer program's, and its poller's to look after."""
+    found = []
+    for r in rows(conn, "live_jobs_of_repo", {"repo_id": repo.id}):
+        with contextlib.suppress(UnknownValue):
+            found.append(decode.job(r))
+    return found
 
 
 def refresh_lanes(

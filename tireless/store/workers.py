@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -58,6 +59,20 @@ def of_host(conn: Connection, host: str | None = None) -> list[Worker]:
 def holders(conn: Connection) -> list[str]:
     """The workers that hold a claim, registered or not."""
     return [r["claimed_by"] for r in rows(conn, "holders")]
+
+
+def session_name(worker_id: str, what: str) -> str:
+    """What a worker calls a connection of its own (application_name): its sessions can be told by it."""
+    return f"{_session_prefix(worker_id)} {what}"
+
+
+def end_sessions(conn: Connection, worker_id: str) -> int:
+    """End what a dead worker's statements still do in the server; how many sessions there were."""
+    return len(rows(conn, "end_sessions", {"prefix": _session_prefix(worker_id)}))
+
+
+def _session_prefix(worker_id: str) -> str:
+    return f"tireless {hashlib.blake2s(worker_id.encode(), digest_size=6).hexdigest()}"
 
 
 def prune(conn: Connection) -> int:
