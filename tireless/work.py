@@ -87,6 +87,8 @@ from tireless.workspace import (
     NotCollected,
     Remote,
     RemoteUnreachable,
+    TooLarge,
+    UnsafeWorkspace,
     Workspaces,
 )
 
@@ -240,7 +242,12 @@ class Work:
         checkout = self._checkout(mirror)
         self._sandbox.reclaim(self._places(checkout, mirror))
         message = f"{delivery.pull_request_title(self._job)}\n\nIssue #{self._job.issue.number}"
-        collected = self._workspaces.collect(checkout, mirror, message)
+        try:
+            collected = self._workspaces.collect(checkout, mirror, message)
+        except (TooLarge, UnsafeWorkspace) as e:  # the same tomorrow: a person has to look
+            ending = dataclasses.replace(ending, state=JobState.FAILED, why=f"The work cannot be delivered: {e}.")
+            self._advance(Phase.ANNOUNCE, result=ending.to_json())
+            return
         if not collected.changed:
             if ending.state is JobState.DELIVERED:
                 why = "The agent reported success but changed nothing."
