@@ -147,14 +147,15 @@ class Queue(RuleBasedStateMachine):
         if found is None:
             assert not can, f"{can[0]['number']} could have been had"
             return multiple()
-        assert found.job.id in [j["id"] for j in can], "it could not be had"
+        mine = next((j for j in can if j["id"] == found.job.id), None)
+        assert mine is not None, "it could not be had"
         lane = str(found.job.claimed_lane)
         assert before.held(lane) < before.lanes[lane]["cap"]
         assert found.job.slot is not None
         assert found.job.slot <= before.lanes[lane]["cap"]
         assert found.seq == before.jobs[found.job.id]["claim_seq"] + 1
         if not self.went_back:
-            assert found.job.id == can[0]["id"], "not the first of the queue"
+            assert place(mine) == place(can[0]), "not the first of the queue"
         return found
 
     @rule(claim=claims, host=st.sampled_from(HOSTS), what=st.sampled_from(["start", "advance", "renew"]))
@@ -391,7 +392,7 @@ class Queue(RuleBasedStateMachine):
             and (j["work_host"] in (None, host) or j["updated_at"] < self.now - timedelta(hours=1))
             and not (j["repo"] == LIMITED.repo and limited_busy)
         ]
-        return sorted(can, key=lambda j: (j["priority"], j["run_at"], j["number"], j["repo"]))
+        return sorted(can, key=place)
 
     def write(self, claim: Claim, to: JobState | None, action: Any) -> None:
         """A write under the fence: by who holds the claim it is done, by anybody else it changes nothing."""
@@ -421,6 +422,11 @@ class Queue(RuleBasedStateMachine):
                 expected = "failed" if was["attempts"] >= was["max_attempts"] else "pending"
             assert job.state == expected
             assert job.attempts == was["attempts"]
+
+
+def place(job: Row) -> tuple[Any, ...]:
+    """Its place in the queue."""
+    return job["priority"], job["run_at"], job["number"]
 
 
 def empty(conn: Connection) -> None:
