@@ -16,7 +16,8 @@ the poller has stored nothing, and the next poll sees the same answer again.
     moved          the row follows to the new name
     everything else is a failure of that repository alone, which then waits longer each time, up to an hour
 
-Only a list that was read after a job began may withdraw it, and only a list that was read after a job ended may
+Only a list that was read after a job began may withdraw it, and not before the issue itself says so: a row may be
+missing from a list because rows moved between two of its pages. Only a list that was read after a job ended may
 start another for the same issue: an old list may still show the old label.
 
 TERM and INT: no new poll is begun, the threads finish the request that they are in, then it leaves; on TERM
@@ -40,17 +41,28 @@ import psycopg
 
 from tireless import delivery, embedded, outbox, web
 from tireless.config import Config
-from tireless.entities import Issue, IssuePage, IssueRef, PollResult, RepoRef, TirelessError, TrackedRepo
+from tireless.entities import (
+    Issue,
+    IssuePage,
+    IssueRef,
+    Job,
+    PollResult,
+    RepoRef,
+    TirelessError,
+    TrackedRepo,
+)
 from tireless.forge import (
     Broken,
     Forbidden,
     ForgeClient,
     ForgeError,
     Limited,
+    Moved,
     NotFound,
     Unauthorized,
     client_for,
 )
+from tireless.labels import LabelProtocol, is_opted_in
 from tireless.process import ChildContext
 from tireless.store import jobs, lanes, repos, workers, writes
 from tireless.store.connection import is_outage, open_pool
@@ -288,8 +300,20 @@ class Poller:
             return
         if page.moved_to is not None:
             repo = self._follow(repo, page.moved_to, client)
+        spared = self._spared(client, repo, page, listed_at)
         with self._connect() as conn:
-            record(conn, self._ctx.config, repo, page, listed_at, full=full)
+            record(conn, self._ctx.config, repo, page, listed_at, full=full, spared=spared)
+
+    def _spared(
+        self, client: ForgeClient, repo: TrackedRepo, page: IssuePage, listed_at: datetime
+    ) -> frozenset[int]:
+        """Of the live jobs' issues that the list lacks, those that are not withdrawn all the same."""
+        if page.not_modified:
+            return frozenset()
+        with self._connect() as conn:
+            gone = missing(jobs.live_jobs_of_repo(conn, repo), page.issues, listed_at)
+        labels = self._ctx.config.labels
+        return frozenset(job.issue.number for job in gone if _is_asked_for(client, job.issue, labels))
 
     def _full_sweep_due(self, repo: TrackedRepo, now: datetime) -> bool:
         """A label taken off a row of page 2 changes no ETag of page 1: read everything about hourly."""
@@ -334,16 +358,24 @@ class Poller:
 
 
 def record(
-    conn: Connection, config: Config, repo: TrackedRepo, page: IssuePage, listed_at: datetime, *, full: bool
+    conn: Connection,
+    config: Config,
+    repo: TrackedRepo,
+    page: IssuePage,
+    listed_at: datetime,
+    *,
+    full: bool,
+    spared: frozenset[int] = frozenset(),
 ) -> dict[int, jobs.Verdict]:
-    """Store what a poll found, with its validators, in one transaction."""
+    """Store what a poll found, with its validators, in one transaction. `spared`: see Poller._spared."""
     if page.not_modified:
         repos.record_poll(conn, repo.id, PollResult.UNCHANGED, page=page, store_validators=True)
         return {}
     with conn.transaction():
         live = jobs.live_jobs_of_repo(conn, repo)
         jobs.refresh_lanes(conn, live, page.issues, labels=config.labels, routing=config.routing)
-        withdraw(conn, config, live, page.issues, listed_at)
+        gone = missing(live, page.issues, listed_at)
+        withdraw(conn, config, [job for job in gone if job.issue.number not in spared])
         writes.void_refused(conn, repo.ref, [issue.ref.number for issue in page.issues])
         verdicts = jobs.enqueue(
             conn,
@@ -359,7 +391,7 @@ def record(
         )
         # What was passed over because the list may be old, or because a write is still under way, must be
         # seen again: with the validators stored, the forge would answer "unchanged".
-        settled = not any(v in _LOOK_AGAIN for v in verdicts.values())
+        settled = not spared and not any(v in _LOOK_AGAIN for v in verdicts.values())
         detail = ", ".join(f"#{n} {v}" for n, v in verdicts.items() if v is not jobs.Verdict.LIVE)[:300] or None
         repos.record_poll(
             conn,
@@ -383,13 +415,27 @@ _LOOK_AGAIN = (
 )
 
 
-def withdraw(
-    conn: Connection, config: Config, live: list[Any], issues: tuple[Issue, ...], listed_at: datetime
-) -> None:
-    """Jobs whose issue is no longer in the complete list of those opted in and open. One that runs is asked to stop as
-    long as its agent's work is not done; after that it is delivered, since the work is paid for."""
+def missing(live: Sequence[Job], issues: Sequence[Issue], listed_at: datetime) -> list[Job]:
+    """The jobs whose issue is not in the list of those opted in and open, which was read after they began."""
     listed = {issue.ref.number for issue in issues}
-    gone = [job for job in live if job.issue.number not in listed and job.created_at < listed_at]
+    return [job for job in live if job.issue.number not in listed and job.created_at < listed_at]
+
+
+def _is_asked_for(client: ForgeClient, ref: IssueRef, labels: LabelProtocol) -> bool:
+    """Whether the issue itself says that it is open and opted in, or says nothing that can be understood."""
+    try:
+        issue = client.get_issue(ref)
+    except (NotFound, Moved):
+        return False
+    except ForgeError as e:
+        log.warning("issue not looked at before withdrawal issue=%s error=%s", ref, e)
+        return True
+    return issue.is_open and not issue.is_pull_request and is_opted_in(issue.labels, labels)
+
+
+def withdraw(conn: Connection, config: Config, gone: Sequence[Job]) -> None:
+    """End jobs whose issue is no longer opted in and open. One that runs is asked to stop as long as its agent's work
+    is not done; after that it is delivered, since the work is paid for."""
     reason = f"{delivery.WITHDRAWN}the issue is closed, or the label {config.labels.opt_in} was taken off"
     cancelled = jobs.cancel(
         conn,

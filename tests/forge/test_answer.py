@@ -69,7 +69,7 @@ def read(
         (403, {}, {"message": "Resource not accessible by integration"}, Forbidden),
         (403, {"x-ratelimit-remaining": "17"}, {"message": "no"}, Forbidden),
         (404, {}, {"message": "Not Found"}, NotFound),
-        (404, {"retry-after": "5"}, b"<html>", NotFound),
+        (404, {"retry-after": "5"}, b"<html>", Broken),
         (408, {}, b"", Unreachable),
         (409, {}, {"message": "exists"}, Refused),
         (410, {}, {"message": "Issues are disabled"}, NotFound),

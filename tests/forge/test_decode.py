@@ -44,6 +44,12 @@ def test_null_rows_are_left_out() -> None:
     assert decode.rows([None, ROW, None]) == [ROW]
 
 
+def test_a_list_that_must_be_whole_has_no_null_rows() -> None:
+    assert decode.rows([ROW], whole=True) == [ROW]
+    with pytest.raises(decode.Malformed):
+        decode.rows([ROW, None], whole=True)
+
+
 @pytest.mark.parametrize("data", [None, {}, "x", 3, [3], [ROW, "x"], [[ROW]]])
 def test_malformed_lists(data: Any) -> None:
     with pytest.raises(decode.Malformed):

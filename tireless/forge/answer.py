@@ -17,7 +17,8 @@ The rules (each is a test in tests/forge/test_answer.py):
 * A next link is never followed: Gitea builds it from its ROOT_URL, which may be wrong behind a proxy, and GitHub
   lets it point to /repositories/ID. Only `page` and `after` are taken out of it. (`after` because GitHub refuses
   `page` on large sets: "please use cursor based pagination"; google/go-github issue 3565.)
-* An error's body may be HTML from a proxy: then its text is not shown, only that it was no JSON.
+* An error's body may be HTML from a proxy: then its text is not shown, only that it was no JSON. A 404 that is no
+  JSON is nobody's word that something is gone: no forge answers so, only what stands before it. It is Broken.
 """
 
 from __future__ import annotations
@@ -143,6 +144,8 @@ def _failure(asked: Asked, status: int, headers: Headers, body: bytes) -> ForgeE
     if status == 403:
         return Forbidden(request, status, message)
     if status in (404, 410, 451):
+        if body.strip() and not _is_json(body):
+            return Broken(request, status, message)
         return NotFound(request, status, message)
     if status == 408 or status >= 500:
         return Unreachable(request, status, message)
@@ -197,6 +200,14 @@ def next_page(link: str) -> dict[str, str]:
             return {}
         return found
     return {}
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def error_text(headers: Headers, body: bytes) -> tuple[str, tuple[str, ...]]:

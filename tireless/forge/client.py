@@ -1,7 +1,8 @@
 """What tireless asks of a forge, and what GitHub, Gitea and Forgejo have in common in answering it.
 
 * Every list is read to its last page, or the call fails: nothing partial is returned, so no ETag or hash of a sweep
-  that failed half-way can be stored.
+  that failed half-way can be stored. A null row in the list of issues fails it too: what is missing there is taken
+  for withdrawn.
 * The opt-in label, the state and the kind are looked at on each row, whatever filter was asked for: Gitea and Forgejo
   drop an unknown label from the filter and answer with every open issue.
 * A repository that answers by a redirect has a new name; it is asked for and told (`moved_to`, `Issue.ref`).
@@ -19,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -120,7 +122,7 @@ class ForgeClient(ABC):
         }
         key = self._http.etag_key(path, query)
         usable = etag if self.sends_etags and etag_key == key else None
-        found = self._rows(path, query, etag=usable)
+        found = self._rows(path, query, etag=usable, whole=True)
         now = self._name_now(repo) if found.moved else repo
         moved_to = now if now != repo else None
         if isinstance(found, Unchanged):
@@ -351,9 +353,16 @@ class ForgeClient(ABC):
         return found
 
     def _rows(
-        self, path: str, query: Mapping[str, str], *, etag: str | None = None, most: int | None = None
+        self,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        etag: str | None = None,
+        most: int | None = None,
+        whole: bool = False,
     ) -> Rows | Unchanged:
-        """All pages of a list, or its first `most`; Unchanged if the first page's ETag still holds."""
+        """All pages of a list, or its first `most`; Unchanged if the first page's ETag still holds. `whole`: a
+        null row is Broken."""
         rows: list[dict[str, Any]] = []
         digest = hashlib.sha256()
         first: Reply | None = None
@@ -363,7 +372,7 @@ class ForgeClient(ABC):
             if isinstance(answer, Unchanged):
                 return answer
             first = first or answer
-            rows += self._decode(answer.request, decode.rows, answer.data)
+            rows += self._decode(answer.request, partial(decode.rows, whole=whole), answer.data)
             digest.update(hashlib.sha256(answer.body).digest())
             following = dict(answer.next_page)
             if not following or count == most:

@@ -36,11 +36,14 @@ class RepositoryFacts:
     size: int
 
 
-def rows(data: Any) -> list[dict[str, Any]]:
-    """The objects of a list. Null rows are left out (Forgejo's list of pull requests may hold some)."""
+def rows(data: Any, *, whole: bool = False) -> list[dict[str, Any]]:
+    """The objects of a list. Null rows are left out (Forgejo's list of pull requests may hold some), except where
+    the list must be `whole`: what is missing from it has a meaning then."""
     if not isinstance(data, list):
         raise Malformed("is not a list")
     kept = [row for row in data if row is not None]
+    if whole and len(kept) < len(data):
+        raise Malformed("holds a null row")
     if not all(isinstance(row, dict) for row in kept):
         raise Malformed("holds a row that is no object")
     return kept
