@@ -238,9 +238,13 @@ class TestBrokenAnswers:
         gitea.fail(1, status=200, body=body)
         fails_with(Broken, gitea, gitea_client)
 
-    def test_null_rows_are_skipped(self, gitea: FakeGitea, gitea_client: ForgeClient) -> None:
-        gitea.fail(1, status=200, body=b"[null, null]")
-        assert poll(gitea, gitea_client).issues == ()
+    def test_null_rows_matter_only_where_a_missing_row_does(
+        self, gitea: FakeGitea, gitea_client: ForgeClient
+    ) -> None:
+        number = gitea.open_issue("One")
+        gitea.fail(2, status=200, body=b"[null, null]")
+        fails_with(Broken, gitea, gitea_client)
+        assert gitea_client.list_comments(gitea.issue_ref(number)) == []
 
     def test_a_body_of_more_than_10_mb_is_not_read_to_its_end(
         self, gitea: FakeGitea, gitea_client: ForgeClient
