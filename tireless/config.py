@@ -8,12 +8,13 @@ They are read when the configuration is loaded, so that a bad one is known at st
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -327,7 +328,7 @@ def _build(cls: Any, table: Any, where: str, prefix: str) -> Any:
         if name in table:
             values[name] = _convert(hints[name], table[name], where, f"{prefix}{name}")
         elif f.default is MISSING and f.default_factory is MISSING:
-            raise ConfigError(f"{where}: {prefix}{name} is missing")
+            raise ConfigError(f"{where}: {prefix}{name} is missing; add it")
     try:
         return cls(**values)
     except ValueError as e:  # a dataclass that checks itself, such as LabelProtocol
@@ -398,6 +399,38 @@ def _convert_scalar(hint: Any, value: Any, where: str, key: str) -> Any:
     return hint(value)
 
 
+_MAY_BE_ZERO = frozenset(
+    {
+        "backoff_seconds",
+        "cap",
+        "discover_cooldown_seconds",
+        "drain_seconds",
+        "healthy_seconds",
+        "keep_workspace_days",
+        "margin_seconds",
+        "max_children",
+        "restart_delay_seconds",
+        "runners",
+        "start_timeout_seconds",
+        "stop_grace_seconds",
+    }
+)
+
+
+def _numbers(part: Any, prefix: str) -> Iterator[tuple[str, int | float]]:
+    """Every number of the configuration with its key."""
+    for f in fields(part):
+        value = getattr(part, f.name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}{f.name}", value
+        elif is_dataclass(value):
+            yield from _numbers(value, f"{prefix}{f.name}.")
+        elif isinstance(value, Mapping):
+            for kind, entry in value.items():
+                if is_dataclass(entry):
+                    yield from _numbers(entry, f"{prefix}{f.name}.{kind}.")
+
+
 def _check(config: Config, where: str) -> None:
     """The rules between keys, and the ranges. Each message says what to set."""
 
@@ -405,11 +438,15 @@ def _check(config: Config, where: str) -> None:
         if not ok:
             raise ConfigError(f"{where}: {key} is {value!r}; {rule}")
 
+    for key, number in _numbers(config, ""):
+        demand(math.isfinite(number), key, number, "give a finite number")
+        if key.rpartition(".")[2] in _MAY_BE_ZERO:
+            demand(number >= 0, key, number, "set it to 0 or more")
+        else:
+            demand(number > 0, key, number, "set it above 0")
     lease = config.lease
-    demand(lease.seconds > 0, "lease.seconds", lease.seconds, "set it above 0")
-    demand(lease.max_attempts >= 1, "lease.max_attempts", lease.max_attempts, "set it to 1 or more")
     demand(
-        lease.renew_seconds > 0 and lease.renew_seconds + lease.margin_seconds < lease.seconds,
+        lease.renew_seconds + lease.margin_seconds < lease.seconds,
         "lease.renew_seconds",
         lease.renew_seconds,
         f"with lease.margin_seconds {lease.margin_seconds} it must stay below lease.seconds {lease.seconds}",
@@ -422,7 +459,6 @@ def _check(config: Config, where: str) -> None:
     )
     demand(config.state_dir.is_absolute(), "state_dir", str(config.state_dir), "give an absolute path")
     demand(bool(config.host.strip()), "host", config.host, "give this machine a name of its own")
-    demand(config.poller.threads >= 1, "poller.threads", config.poller.threads, "set it to 1 or more")
     demand(
         config.poller.interval_seconds >= 5,
         "poller.interval_seconds",
@@ -436,15 +472,13 @@ def _check(config: Config, where: str) -> None:
         "the embedded server comes as 16 and 18",
     )
     for kind, lane in config.lane.items():
-        demand(0 <= lane.cap <= 1000, f"lane.{kind}.cap", lane.cap, "set it between 0 and 1000")
+        demand(lane.cap <= 1000, f"lane.{kind}.cap", lane.cap, "set it between 0 and 1000")
         demand(
-            lane.runners is None or 0 <= lane.runners <= 200,
+            lane.runners is None or lane.runners <= 200,
             f"lane.{kind}.runners",
             lane.runners,
             "set it between 0 and 200",
         )
-        for key in ("stall_seconds", "wall_seconds", "transcript_mb"):
-            demand(getattr(lane, key) > 0, f"lane.{kind}.{key}", getattr(lane, key), "set it above 0")
     try:
         _ = config.web.address
     except ValueError as e:

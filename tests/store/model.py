@@ -71,7 +71,7 @@ _STEPS = 60
 Row = dict[str, Any]
 
 lane_kinds = st.sampled_from(BOTH)
-numbers = st.integers(1, 3)
+numbers = st.integers(1, 4)
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class Queue(RuleBasedStateMachine):
         self.repos: list[TrackedRepo] = []
         self.last: World | None = None
 
-    @initialize(cap=st.integers(1, 3), jumps_back=st.booleans())
-    def begin(self, cap: int, jumps_back: bool) -> None:
+    @initialize(target=claims, cap=st.integers(1, 3), jumps_back=st.booleans())
+    def begin(self, cap: int, jumps_back: bool) -> Any:
         self.jumps_back = jumps_back
         set_clock(self.conn, self.now)
         empty(self.conn)
@@ -111,7 +111,9 @@ class Queue(RuleBasedStateMachine):
             lanes.set_cap(self.conn, lane, cap)
         self.conn.execute("update lane_floor set run_at = null")
         self.repos = [track(self.conn), track(self.conn, LIMITED, max_running=1)]
+        enqueue(self.conn, [issue(n) for n in (1, 2, 3)], self.repos[0], max_attempts=2)
         self.last = self.look()
+        return self.claimed("w1", list(BOTH), None)
 
     # What may happen
 
@@ -154,6 +156,8 @@ class Queue(RuleBasedStateMachine):
         assert found.job.slot is not None
         assert found.job.slot <= before.lanes[lane]["cap"]
         assert found.seq == before.jobs[found.job.id]["claim_seq"] + 1
+        with self.step():
+            jobs.mark_floors(self.conn)
         if not self.went_back:
             assert place(mine) == place(can[0]), "not the first of the queue"
         return found
@@ -264,11 +268,6 @@ class Queue(RuleBasedStateMachine):
         self.now += timedelta(seconds=seconds)
         self.went_back |= seconds < 0
         set_clock(self.conn, self.now)
-
-    @rule()
-    def mark(self) -> None:
-        with self.step():
-            jobs.mark_floors(self.conn)
 
     # What must hold
 

@@ -1,0 +1,326 @@
+"""tireless.toml: every error says where and what to do, and the example in etc/ lists what there is."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tireless import config as module
+from tireless.config import (
+    Config,
+    ConfigError,
+    ForgeConfig,
+    LaneConfig,
+    Network,
+    SandboxMode,
+    Secret,
+    agent_environment,
+    load,
+    parse,
+)
+from tireless.entities import AgentKind, Forge
+
+EXAMPLE = Path(__file__).parents[2] / "etc" / "tireless.toml"
+FORGE = '[[forge]]\nkind = "gitea"\nhost = "git.test"\ntoken_env = "TOKEN"\n'
+
+
+def read(text: str) -> Config:
+    return parse(tomllib.loads(text), Path("x.toml"))
+
+
+# The example
+
+
+def uncommented(*, examples: bool) -> str:
+    """The example with its defaults in force, and its examples too if asked."""
+    lines = []
+    for line in EXAMPLE.read_text("utf-8").splitlines():
+        if examples and line.startswith("# e.g. "):
+            line = line.removeprefix("# e.g. ")
+        elif re.match(r"#\w+ = ", line):
+            line = line[1:]
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def keys_of_table(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in table.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            value = value[0]
+        if isinstance(value, dict) and key != "env":
+            yield from keys_of_table(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def keys_of_class(cls: Any, prefix: str = "") -> Iterator[str]:
+    hints = typing.get_type_hints(cls)
+    for f in fields(cls):
+        if (cls, f.name) in module._NOT_KEYS:
+            continue
+        if is_dataclass(hints[f.name]):
+            yield from keys_of_class(hints[f.name], f"{prefix}{f.name}.")
+        elif f.name == "lane":
+            for kind in AgentKind:
+                yield from keys_of_class(LaneConfig, f"{prefix}lane.{kind}.")
+        elif f.name == "forge":
+            yield from keys_of_class(ForgeConfig, "forge.")
+        else:
+            yield f"{prefix}{f.name}"
+
+
+def test_the_example_lists_exactly_the_keys_that_there_are() -> None:
+    listed = list(keys_of_table(tomllib.loads(uncommented(examples=True))))
+    assert sorted(listed) == sorted(keys_of_class(Config))
+
+
+def test_the_examples_defaults_are_the_defaults() -> None:
+    found = read(uncommented(examples=False))
+    assert replace(found, path=None) == Config()
+    assert replace(read(EXAMPLE.read_text("utf-8")), path=None) == Config()
+
+
+def test_a_key_has_a_default_or_an_example_never_both() -> None:
+    with_default = set(keys_of_table(tomllib.loads(uncommented(examples=False))))
+    for cls, prefix in ((LaneConfig, "lane.claude_code."), (Config, "")):
+        for f in fields(cls):
+            if is_dataclass(typing.get_type_hints(cls)[f.name]) or (cls, f.name) in module._NOT_KEYS:
+                continue
+            if f.default is not MISSING and f.default != ():
+                assert (f"{prefix}{f.name}" in with_default) == (f.default is not None), f.name
+
+
+def test_the_examples_values_are_good_ones() -> None:
+    text = uncommented(examples=True).replace('token_file = "/etc/tireless/git.example.token"', "")
+    found = read(text)
+    assert found.forge[0].token_env == "TIRELESS_GIT_EXAMPLE_TOKEN"
+    assert found.routing.child is AgentKind.OPENCODE
+
+
+# What can be written
+
+
+def test_values_arrive_in_their_types() -> None:
+    found = read(
+        'state_dir = "/srv/t"\n[lease]\nseconds = 700\n'
+        '[sandbox]\nmode = "none"\nnetwork = "off"\nread_only = ["~/x", "/y"]\n'
+        '[lane.opencode]\ncap = 5\ncommand = ["a", "b"]\nenv = {A = "1"}\nmax_budget_usd = 2\n' + FORGE
+    )
+    assert found.state_dir == Path("/srv/t")
+    assert found.lease.seconds == 700.0
+    assert isinstance(found.lease.seconds, float)
+    assert (found.sandbox.mode, found.sandbox.network) == (SandboxMode.NONE, Network.OFF)
+    assert found.sandbox.read_only == (Path("~/x").expanduser(), Path("/y"))
+    lane = found.lane[AgentKind.OPENCODE]
+    assert (lane.cap, lane.command, lane.env, lane.max_budget_usd) == (5, ("a", "b"), {"A": "1"}, 2.0)
+    assert found.lane[AgentKind.CLAUDE_CODE] == LaneConfig(), "the other lane keeps its defaults"
+    assert found.forge[0].kind is Forge.GITEA
+
+
+def test_processes_follow_the_cap_unless_said_otherwise() -> None:
+    assert LaneConfig(cap=3).processes == 3
+    assert LaneConfig(cap=3, runners=1).processes == 1
+    assert LaneConfig(cap=3, enabled=False).processes == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "host", "url"),
+    [
+        (Forge.GITHUB, "github.com", "https://api.github.com"),
+        (Forge.GITHUB, "ghe.test", "https://ghe.test/api/v3"),
+        (Forge.GITEA, "git.test:3000", "https://git.test:3000/api/v1"),
+        (Forge.FORGEJO, "git.test", "https://git.test/api/v1"),
+    ],
+)
+def test_the_api_is_in_its_usual_place(kind: Forge, host: str, url: str) -> None:
+    assert ForgeConfig(kind, host).base_url == url
+    assert ForgeConfig(kind, host, api_url="http://x.test/api/").base_url == "http://x.test/api"
+
+
+def test_a_forge_is_found_by_kind_and_host_whatever_its_case() -> None:
+    found = read(FORGE)
+    assert found.forge_for(Forge.GITEA, "GIT.test") is found.forge[0]
+    with pytest.raises(
+        ConfigError, match=r'x\.toml has no \[\[forge\]\] entry with kind = "github" and host = "h"'
+    ):
+        found.forge_for(Forge.GITHUB, "h")
+
+
+# What cannot
+
+BAD = [
+    ("colour = 1", r"unknown key colour; known here: .*state_dir"),
+    ("state_dirr = 1", r"unknown key state_dirr; did you mean state_dir\?"),
+    ("[lease]\nsecond = 1", r"unknown key lease\.second; did you mean seconds\?"),
+    ("[lane.claude_code]\ncapp = 1", r"unknown key lane\.claude_code\.capp; did you mean cap\?"),
+    ("[lane.codex]\ncap = 1", r"lane is 'codex'; it is one of 'claude_code', 'opencode'"),
+    ("path = 'x'", r"unknown key path"),
+    (
+        '[[forge]]\nkind="gitea"\nhost="h"\ntoken="s3cret"',
+        r"unknown key forge\[0\]\.token; did you mean token_",
+    ),
+    ("lease = 3", r"lease is 3; it is a table of keys"),
+    ("lane = 3", r"lane is 3; it is a table"),
+    ("forge = 3", r"forge is 3; it is a list"),
+    ("log_level = 3", r"log_level is 3; it is a string"),
+    ("state_dir = 3", r"state_dir is 3; it is a path, as a string"),
+    ('[poller]\nthreads = "4"', r"poller\.threads is '4'; it is a whole number"),
+    ("[poller]\nthreads = 4.5", r"poller\.threads is 4\.5; it is a whole number"),
+    ("[poller]\nthreads = true", r"poller\.threads is True; it is a whole number"),
+    ('[lease]\nseconds = "x"', r"lease\.seconds is 'x'; it is a number"),
+    ("[delivery]\ndraft = 1", r"delivery\.draft is 1; it is true or false"),
+    ('[sandbox]\nmode = "chroot"', r"sandbox\.mode is 'chroot'; it is one of 'auto', 'bwrap', 'none'"),
+    ("[sandbox]\nread_only = '/x'", r"sandbox\.read_only is '/x'; it is a list"),
+    ("[sandbox]\nread_only = [1]", r"sandbox\.read_only\[0\] is 1; it is a path"),
+    ("[lane.opencode]\nenv = {A = 1}", r"lane\.opencode\.env\.A is 1; it is a string"),
+    ('[[forge]]\nkind = "gitea"', r"forge\[0\]\.host is missing; add it"),
+    ('[[forge]]\nkind = "svn"\nhost = "h"', r"forge\[0\]\.kind is 'svn'; it is one of 'github'"),
+    ("[lease]\nseconds = 0", r"lease\.seconds is 0\.0; set it above 0"),
+    ("[lease]\nmax_attempts = 0", r"lease\.max_attempts is 0; set it above 0"),
+    (
+        "[lease]\nrenew_seconds = 550",
+        r"lease\.renew_seconds is 550\.0; with lease\.margin_seconds .* stay below",
+    ),
+    ("[lease]\nrenew_seconds = 0", r"lease\.renew_seconds is 0\.0; set it above 0"),
+    ("[lease]\nbackoff_seconds = -1", r"lease\.backoff_seconds is -1\.0; set it to 0 or more"),
+    ("[supervisor]\nbeat_seconds = 0", r"supervisor\.beat_seconds is 0\.0; set it above 0"),
+    ("[supervisor]\ndrain_seconds = inf", r"supervisor\.drain_seconds is inf; give a finite number"),
+    ("[runner]\nwake_seconds = nan", r"runner\.wake_seconds is nan; give a finite number"),
+    ("[poller]\nkeep_days = 0", r"poller\.keep_days is 0; set it above 0"),
+    ("[sandbox]\nprocesses = 0", r"sandbox\.processes is 0; set it above 0"),
+    ('log_level = "loud"', r"log_level is 'loud'; set it to debug, info, warning or error"),
+    ('state_dir = "here"', r"state_dir is 'here'; give an absolute path"),
+    ('host = " "', r"host is ' '; give this machine a name of its own"),
+    ("[poller]\nthreads = 0", r"poller\.threads is 0; set it"),
+    ("[poller]\ninterval_seconds = 4", r"poller\.interval_seconds is 4; set it to 5 or more"),
+    (
+        "[database]\npostgres_version = 17",
+        r"database\.postgres_version is 17; the embedded server comes as 16 and 18",
+    ),
+    ("[lane.opencode]\ncap = 1001", r"lane\.opencode\.cap is 1001; set it between 0 and 1000"),
+    ("[lane.opencode]\ncap = -1", r"lane\.opencode\.cap is -1; set it "),
+    ("[lane.opencode]\nrunners = 201", r"lane\.opencode\.runners is 201; set it between 0 and 200"),
+    ("[lane.opencode]\nstall_seconds = 0", r"lane\.opencode\.stall_seconds is 0\.0; set it above 0"),
+    ("[lane.opencode]\nmax_turns = 0", r"lane\.opencode\.max_turns is 0; set it above 0"),
+    ('[web]\nlisten = "8421"', r"web\.listen is '8421'; give HOST:PORT"),
+    ('[labels]\nplan = "tireless"', r"labels\.plan and labels\.opt_in are both 'tireless'"),
+    ('[labels]\nopt_in = ""', r"labels\.opt_in is empty; give it a name"),
+    (FORGE + FORGE, r"forge\[1\]\.host is 'git\.test'; this forge instance is listed twice"),
+    (
+        FORGE.replace("git.test", "https://git.test"),
+        r"forge\[0\]\.host is 'https://git\.test'; give a host name",
+    ),
+    (FORGE + 'api_url = "ftp://x"', r"forge\[0\]\.api_url is 'ftp://x'; give a URL"),
+    (
+        FORGE + 'api_url = "https://u:p@x"',
+        r"forge\[0\]\.api_url is .*; give a URL with http or https and no user",
+    ),
+    (FORGE.replace("token_env", "ca_file"), r"forge\[0\] is 'git\.test'; name its token with exactly one of"),
+    (FORGE + 'token_file = "/x"', r"forge\[0\] is 'git\.test'; name its token with exactly one of"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), BAD)
+def test_an_error_names_file_key_value_and_the_way_out(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=r"^x\.toml: " + message):
+        read(text)
+
+
+def test_no_error_shows_a_secret() -> None:
+    with pytest.raises(ConfigError) as caught:
+        read('[[forge]]\nkind = "gitea"\nhost = "h"\ntoken = "s3cret"')
+    assert "s3cret" not in str(caught.value)
+
+
+# Files, the environment and secrets
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "t.toml"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_a_file_that_cannot_be_read_or_is_not_toml_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: cannot be read: No such file"):
+        load(tmp_path / "nowhere.toml", {})
+    with pytest.raises(ConfigError, match=r"t\.toml: is not TOML"):
+        load(written(tmp_path, "a = = b"), {})
+    (tmp_path / "t.toml").write_bytes(b"a = '\xff'")
+    with pytest.raises(ConfigError, match=r"t\.toml: is not TOML"):
+        load(tmp_path / "t.toml", {})
+
+
+def test_the_path_comes_from_the_argument_the_environment_or_the_usual_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = written(tmp_path, 'host = "given"')
+    other = tmp_path / "other.toml"
+    other.write_text('host = "other"')
+    usual = tmp_path / "usual.toml"
+    monkeypatch.setattr(module, "DEFAULT_PATHS", (str(tmp_path / "none.toml"), str(usual)))
+    environ = {"TIRELESS_CONFIG": str(other)}
+    assert load(given, environ).host == "given"
+    assert load(None, environ).host == "other"
+    assert load(None, {}).path is None
+    usual.write_text('host = "usual"')
+    assert load(None, {}).host == "usual"
+
+
+def test_tokens_come_from_the_environment_or_a_file_and_do_not_show_themselves(tmp_path: Path) -> None:
+    path = written(tmp_path, FORGE)
+    found = load(path, {"TOKEN": " s3cret \n"})
+    token = found.forge[0].token
+    assert token is not None
+    assert token.reveal() == "s3cret"
+    assert "s3cret" not in repr(found)
+    assert f"{token} {token!r}" == "Secret(…) Secret(…)"
+    assert found.secrets() == ("s3cret",)
+    secret_file = tmp_path / "token"
+    secret_file.write_text("fr0m-file\n")
+    path = written(tmp_path, FORGE.replace('token_env = "TOKEN"', f'token_file = "{secret_file}"'))
+    assert load(path, {}).forge[0].token == Secret("fr0m-file")
+    assert load(path, {}, tokens=False).forge[0].token is None
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ('token_env = "TOKEN"', r"forge\[0\]\.token_env names \$TOKEN, which is not set; export it"),
+        ('token_file = "/nowhere/token"', r"forge\[0\]\.token_file /nowhere/token cannot be read"),
+        ('token_file = "/dev/null"', r"forge\[0\]\.token_file /dev/null is empty"),
+    ],
+)
+def test_a_token_that_is_not_there_is_known_at_the_start(tmp_path: Path, source: str, message: str) -> None:
+    path = written(tmp_path, FORGE.replace('token_env = "TOKEN"', source))
+    with pytest.raises(ConfigError, match=message):
+        load(path, {"TOKEN": ""})
+
+
+def test_the_databases_url_comes_from_key_file_or_environment(tmp_path: Path) -> None:
+    environ = {"TIRELESS_DATABASE_URL": "postgresql://env", "OTHER": "postgresql://other"}
+    url_file = tmp_path / "url"
+    url_file.write_text("postgresql://u:p@file\n")
+    assert load(written(tmp_path, ""), {}).database.url is None
+    assert load(written(tmp_path, ""), environ).database.url == "postgresql://env"
+    assert (
+        load(written(tmp_path, '[database]\nurl_env = "OTHER"'), environ).database.url == "postgresql://other"
+    )
+    from_file = load(written(tmp_path, f'[database]\nurl_file = "{url_file}"'), environ)
+    assert from_file.database.url == "postgresql://u:p@file"
+    assert from_file.secrets() == ("postgresql://u:p@file",)
+    assert (
+        load(written(tmp_path, '[database]\nurl = "postgresql://k"'), environ).database.url == "postgresql://k"
+    )
+
+
+def test_an_agents_environment_is_what_its_lane_names() -> None:
+    lane = LaneConfig(env={"A": "1"}, env_from=("KEY", "ABSENT", "A"))
+    assert agent_environment(lane, {"KEY": "k", "A": "0", "OTHER": "o"}) == {"KEY": "k", "A": "1"}
