@@ -77,6 +77,24 @@ def test_false_success_after_a_stop_is_not_believed(job: Job) -> None:
     assert conclusion.session_id == job.session
 
 
+@pytest.mark.skipif(bubblewrap() is None, reason="bubblewrap does not work on this machine")
+def test_the_agent_behind_bubblewrap_is_asked_before_it_is_killed(job: Job) -> None:
+    """A TERM to bubblewrap itself would KILL what is inside; the agent is to hear it and close its session."""
+    sandbox = bubblewrap()
+    assert sandbox is not None
+    job.sandbox = sandbox
+    with job.start(scripted_lane(UNMARKED_HELPER, TOOL)) as agent:
+        wait_until(lambda: (job.places.tmp / "tool").exists(), what="the tool")
+        tree = proctree.descendants(agent.guard_pid)
+        agent.stop(StopReason.DRAIN)
+        follow(agent, 10)
+        assert agent.conclude().outcome is Outcome.STOPPED
+    left = runfiles.read_exit(job.run_dir)
+    assert left is not None
+    assert left.code == 0  # its own end, through bubblewrap
+    assert gone(*tree)
+
+
 def test_an_agent_that_ended_by_itself_before_the_stop_has_ended(job: Job) -> None:
     with job.start(scripted_lane({"do": "done"})) as agent:
         wait_until(lambda: runfiles.read_exit(job.run_dir), what="exit.json")
@@ -137,8 +155,8 @@ def test_leaving_the_block_ends_the_run(job: Job) -> None:
 def test_a_start_kills_what_an_earlier_run_of_the_job_left(job: Job) -> None:
     stray = subprocess.Popen(["sleep", "300"], env={"TIRELESS_JOB": job.id, "PATH": os.environ["PATH"]})
     wait_until(lambda: job.alive() == [stray.pid], what="the stray")
-    assert job.run(scripted_lane({"do": "done"})).outcome is Outcome.COMPLETED
-    assert stray.wait(5) == -9
+    with job.start(scripted_lane(HANG)):
+        assert stray.wait(5) == -9
 
 
 @pytest.fixture
@@ -204,7 +222,8 @@ def test_work_done_before_the_runner_died_is_concluded_afterwards(job: Job, runn
     wait_until(lambda: b'"result"' in (job.run_dir / runfiles.EVENTS).read_bytes(), what="the result")
     runner.kill()
     conclusion = conclude_from(job.run_dir, job.adapter)
-    assert gone(guard)
+    assert job.alive() == []
+    wait_until(lambda: gone(guard), what="the guard's own end")
     assert conclusion is not None
     assert conclusion.outcome is Outcome.COMPLETED
     assert runfiles.read_exit(job.run_dir) is None

@@ -169,6 +169,9 @@ class TestDoors:
         assert b"canary-key" not in (job.places.workspace / "answer").read_bytes()
         assert b"canary-key" not in (job.run_dir / "guard.json").read_bytes()
 
+    def test_the_cli_is_not_told_that_it_is_root(self, job: Job) -> None:
+        assert "IS_SANDBOX" not in inside(walled(job), "env")
+
     def test_files_belong_to_us_outside(self, job: Job) -> None:
         inside(walled(job), "mkdir d; echo x > d/f; id")
         info = (job.places.workspace / "d" / "f").stat()

@@ -166,3 +166,14 @@ def test_result_in_another_place_than_the_end_is_not_the_end(tmp_path: Path) -> 
     (tmp_path / runfiles.EVENTS).write_bytes(stream + turn)
     decoder = decode_file(tmp_path, adapter_for(AgentKind.CLAUDE_CODE))
     assert (decoder.succeeded, decoder.final_at) == (False, None)
+
+
+def test_a_limit_that_extra_usage_got_over_is_none(tmp_path: Path) -> None:
+    """Rejected, then the model answers after all, then the API fails in another way: that way counts."""
+    rejected = (TRANSCRIPTS / "claude_session_limit_rejected.jsonl").read_bytes().splitlines(keepends=True)[:2]
+    answer = (TRANSCRIPTS / "claude_ok.jsonl").read_bytes().splitlines(keepends=True)[1]
+    overloaded = (TRANSCRIPTS / "claude_overloaded.jsonl").read_bytes().splitlines(keepends=True)[-2:]
+    (tmp_path / runfiles.EVENTS).write_bytes(b"".join([*rejected, answer, *overloaded]))
+    runfiles.write_json(tmp_path / runfiles.EXIT, {"code": 1})
+    conclusion = conclude(tmp_path, adapter_for(AgentKind.CLAUDE_CODE), None)
+    assert (conclusion.outcome, conclusion.retry_at) == (Outcome.OVERLOADED, None)

@@ -35,6 +35,7 @@ import select
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -238,11 +239,30 @@ def _lower_limit(which: int, value: int) -> None:
 
 
 def main(run_dir: str) -> int:
-    with open(os.path.join(run_dir, "guard.json"), "rb") as f:
-        # Held as long as this guard lives: who finds it locked knows that the run has not ended.
-        fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return Guard(run_dir, json.load(f), _load_proctree()).run()
+    f = open(os.path.join(run_dir, "guard.json"), "rb")  # noqa: SIM115  open to the end, for its lock
+    _lock(f.fileno())
+    return Guard(run_dir, json.load(f), _load_proctree()).run()
+
+
+def _lock(fd: int) -> None:
+    """Held until the kernel closes the file, when all else of this process is gone: who finds it free knows
+    that the run has ended. Somebody who looks at that very moment may hold it for an instant."""
+    deadline = time.monotonic() + KILL_SECONDS
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+        select.select([], [], [], 0.01)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    code = 1
+    try:
+        code = main(sys.argv[1])
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    os._exit(code)  # not sys.exit: that would close the file, and the lock with it, before the end

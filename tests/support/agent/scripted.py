@@ -20,8 +20,8 @@ WHAT IT DOES is a script, a JSON object. The first of these is used:
     {"steps": [STEP, ...], "cost": 0.01, "model": "scripted", "resume": [STEP, ...]}
 
 A resumed session remembers its script and goes on at the first step it had not ended, or does `resume` if that
-is given. In texts and
-paths $HOME, $TMPDIR, $WORKSPACE, $REPORT and $JOB are filled in; a path is relative to the checkout.
+is given. In texts and paths $HOME, $TMPDIR, $WORKSPACE, $REPORT and $JOB are filled in; a path is relative to
+the checkout.
 
     {"do": "write", "path": P, "text": T}           also "append"; directories are made
     {"do": "delete", "path": P}
