@@ -6,8 +6,8 @@ and no transaction is open while the forge is asked. Each write is idempotent, s
 the forge's answer and the row costs a repetition that changes nothing.
 
     done      with the forge's answer in `result`; a pull request's number goes to its job
-    refused   the forge said no for good (missing permission, issue gone, unprocessable): on record for the
-              operator, and the writes behind it go on
+    refused   the forge said no for good (missing permission, issue gone or transferred, unprocessable): on
+              record for the operator, and the writes behind it go on
     waiting   everything else: unreachable, limited, a token that is not valid now; tried again, less and less
               often, up to `RETRY_CAP_SECONDS` apart, or when the forge said
 """
@@ -22,13 +22,7 @@ from typing import Any
 from tireless.delivery import CHILDREN_PLACEHOLDER, PULL_REQUEST_PLACEHOLDER
 from tireless.entities import ForgeWrite, IssueRef, TirelessError, WriteOp
 from tireless.forge import ForgeClient
-from tireless.forge.errors import (
-    Forbidden,
-    ForgeError,
-    Limited,
-    NotFound,
-    Refused,
-)
+from tireless.forge.errors import ForgeError, Limited
 from tireless.prose import cut
 from tireless.store import jobs, writes
 from tireless.store.queries import Connection
@@ -67,12 +61,12 @@ def _attempt(connect: Connect, client_for: ClientFor, worker: str, write: ForgeW
     try:
         client = client_for(write.issue)
         result = perform(connect, client, write)
-    except (Forbidden, NotFound, Refused) as e:
-        log.error("forge write refused op=%s issue=%s error=%s", write.op, write.issue, e)
-        with connect() as conn:
-            writes.refused(conn, write, worker, str(e))
-        return True
-    except (ForgeError, TirelessError) as e:
+    except TirelessError as e:
+        if isinstance(e, ForgeError) and not e.retryable:
+            log.error("forge write refused op=%s issue=%s error=%s", write.op, write.issue, e)
+            with connect() as conn:
+                writes.refused(conn, write, worker, str(e))
+            return True
         seconds = retry_seconds(e, write.attempts)
         log.warning(
             "forge write delayed op=%s issue=%s seconds=%.0f error=%s", write.op, write.issue, seconds, e
