@@ -277,6 +277,17 @@ class Comment:
     body: str
     url: str
     created_at: datetime | None = None
+    updated_at: datetime | None = None  # when its text was last changed
+
+
+@dataclass(frozen=True, slots=True)
+class Labelling:
+    """The act of setting a label, as an issue's history tells it. `id` is the forge's, for comparing."""
+
+    id: int
+    login: str  # empty: an account that is gone
+    is_bot: bool
+    at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

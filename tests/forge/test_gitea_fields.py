@@ -66,6 +66,8 @@ def asked(gitea_like: FakeForge) -> FakeForge:
     client.find_pull_request(repo, "topic", "main")
     client.create_issue(repo, "Child", "Body", ["tireless/proposed"])
     client.user_permission(repo, OWN_LOGIN)
+    client.last_labelling(issue, "tireless")
+    client._ask("GET", "/repos/acme/site/assignees")
     client.close()
     return forge
 
@@ -88,6 +90,8 @@ SHAPES = {
     ("POST", "/pulls"): ("create_pull_request_option", "pull_request"),
     ("PATCH", "/pulls/"): ("edit_pull_request_option", "pull_request"),
     ("GET", "/permission"): (None, "repo_collaborator_permission"),
+    ("GET", "/assignees"): (None, "user"),
+    ("GET", "/timeline"): (None, "timeline_comment"),
 }
 
 

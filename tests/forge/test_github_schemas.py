@@ -102,6 +102,7 @@ def succeed(github: FakeGitHub, client: ForgeClient) -> None:
     client.create_issue(repo, "Child", hidden("plan:1"), ["tireless/proposed"])
     client.find_issue_by_marker(repo, "plan:1", page.issues[0].updated_at)
     client.user_permission(repo, OWN_LOGIN)
+    client.last_labelling(issue, "tireless")
 
 
 def fail(github: FakeGitHub, client: ForgeClient) -> None:

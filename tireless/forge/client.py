@@ -25,7 +25,7 @@ from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote, urlsplit
 
 from tireless.config import ForgeConfig
-from tireless.entities import Comment, Issue, IssuePage, IssueRef, PullRequest, RepoRef, Repository
+from tireless.entities import Comment, Issue, IssuePage, IssueRef, Labelling, PullRequest, RepoRef, Repository
 from tireless.forge import decode
 from tireless.forge.answer import Reply, Unchanged
 from tireless.forge.errors import Broken, Forbidden, Moved, NotFound, Request
@@ -95,6 +95,14 @@ class ForgeClient(ABC):
         except NotFound:
             return "none"
         return self._decode(reply.request, decode.permission, reply.data)
+
+    def user_role(self, repo: RepoRef, login: str) -> str:
+        """admin, write, triage, read or none. Forbidden where the forge keeps that from this token."""
+        try:
+            reply = self._ask("GET", self._path(repo, "collaborators", login, "permission"))
+        except NotFound:
+            return "none"
+        return self._decode(reply.request, decode.role, reply.data)
 
     # Issues
 
@@ -249,6 +257,10 @@ class ForgeClient(ABC):
             other = label.name.casefold()
             if other.startswith(prefix.casefold()) and other != name.casefold():
                 self._remove_label(issue, label)
+
+    @abstractmethod
+    def last_labelling(self, issue: IssueRef, label: str) -> Labelling | None:
+        """The last time that somebody set the label, by the issue's history; None if that tells of none."""
 
     # Pull requests
 

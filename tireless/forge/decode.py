@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tireless.entities import Comment, Issue, IssueRef, PullRequest, RepoRef
+from tireless.entities import Comment, Issue, IssueRef, Labelling, PullRequest, RepoRef
 
 
 class Malformed(Exception):
@@ -105,7 +105,38 @@ def comment(data: Any) -> Comment:
         body=_text(found, "body"),
         url=_text(found, "html_url"),
         created_at=moment(found.get("created_at")),
+        updated_at=moment(found.get("updated_at")),
     )
+
+
+def github_labelling(data: Any, label: str) -> Labelling | None:
+    """An event of an issue, if it is the setting of `label`. The actor is null for an account that is gone."""
+    found = row(data)
+    if found.get("event") != "labeled" or not _names(found, label):
+        return None
+    actor = found.get("actor")
+    user = actor if isinstance(actor, dict) else {}
+    login = _text(user, "login")
+    is_bot = user.get("type") == "Bot" or login.endswith("[bot]")
+    return Labelling(_number(found, "id"), login, is_bot, moment(found.get("created_at")))
+
+
+def gitea_labelling(data: Any, label: str) -> Labelling | None:
+    """A row of an issue's timeline, if it is the setting of `label`: its type is `label`, and its body `1`, where the
+    body of a removal is empty. Accounts with an id below 0 are the forge's own: Ghost (-1), Actions (-2)."""
+    found = row(data)
+    if found.get("type") != "label" or found.get("body") != "1" or not _names(found, label):
+        return None
+    poster = found.get("user")
+    user = poster if isinstance(poster, dict) else {}
+    identity = user.get("id")
+    own = isinstance(identity, int) and identity < 0
+    login = "" if identity == -1 else _text(user, "login")
+    return Labelling(_number(found, "id"), login, own and bool(login), moment(found.get("created_at")))
+
+
+def logins(data: Any) -> list[str]:
+    return [login(item) for item in rows(data)]
 
 
 def pull_request(data: Any) -> PullRequest:
@@ -150,6 +181,13 @@ def permission(data: Any) -> str:
     return {"owner": "admin", "maintain": "write", "triage": "read"}.get(found, found)
 
 
+def role(data: Any) -> str:
+    """admin, write, triage, read or none. GitHub's `permission` knows no triage; `role_name` does. The name of a role
+    that an organisation made itself says nothing: the permission that it is built on counts."""
+    coarse, named = permission(data), row(data).get("role_name")
+    return "triage" if coarse == "read" and named == "triage" else coarse
+
+
 def moment(value: Any) -> datetime | None:
     """A time with its zone; None for an absent or odd one, which nothing depends on."""
     if not isinstance(value, str):
@@ -171,6 +209,13 @@ def _branch(found: dict[str, Any], side: str) -> str:
 def _login(found: dict[str, Any]) -> str:
     user = found.get("user")
     return _text(user, "login") if isinstance(user, dict) else ""
+
+
+def _names(found: dict[str, Any], label: str) -> bool:
+    """Whether the label of an event is this one. It is null where the label itself was deleted since."""
+    value = found.get("label")
+    name = value.get("name") if isinstance(value, dict) else None
+    return isinstance(name, str) and name.casefold() == label.casefold()
 
 
 def _number(found: dict[str, Any], key: str) -> int:

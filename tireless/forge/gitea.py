@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from tireless.entities import IssueRef, PullRequest, RepoRef
+from tireless.entities import IssueRef, Labelling, PullRequest, RepoRef
 from tireless.forge import decode
 from tireless.forge.client import DEFAULT_COLOUR, ForgeClient
-from tireless.forge.errors import Broken, NotFound, Refused
+from tireless.forge.errors import Broken, Forbidden, NotFound, Refused
 
 DRAFT_PREFIX = "WIP: "
 
@@ -68,6 +68,24 @@ class GiteaClient(ForgeClient):
             if current.title.startswith(DRAFT_PREFIX) and not title.startswith(DRAFT_PREFIX):
                 title = DRAFT_PREFIX + title
         super().edit_pull_request(repo, number, title, body)
+
+    def user_role(self, repo: RepoRef, login: str) -> str:
+        """Only who administers the repository may ask about others. To everybody else who can read it the forge lists
+        who may be assigned its issues, which are those with write access; that of an organisation's teams to a part of
+        the repository counts, and reading its pull requests too."""
+        try:
+            return super().user_role(repo, login)
+        except Forbidden:
+            found = self._all(self._path(repo, "assignees"), {})
+            assignable = self._decode(found.request, decode.logins, found.rows)
+            return "write" if login.casefold() in {name.casefold() for name in assignable} else "read"
+
+    def last_labelling(self, issue: IssueRef, label: str) -> Labelling | None:
+        """From the timeline, oldest first. It comes whole if no page is asked for; with pages nothing says which one is
+        the last, since rows are left out of them and the total is that of the page."""
+        found = self._all(self._path(issue.repo_ref, "issues", str(issue.number), "timeline"), {})
+        read = self._decode_each(found, decode.gitea_labelling, label)
+        return next((event for event in reversed(read) if event is not None), None)
 
     def _looks_empty(self, repo: RepoRef, facts: decode.RepositoryFacts) -> bool:
         return False  # it always says so itself; an answer without `empty` is an older one's

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from tireless.entities import IssueRef, PullRequest, RepoRef
+from tireless.entities import IssueRef, Labelling, PullRequest, RepoRef
 from tireless.forge import decode
 from tireless.forge.client import DEFAULT_COLOUR, ForgeClient
 from tireless.forge.errors import NotFound, Refused
@@ -52,6 +52,12 @@ class GitHubClient(ForgeClient):
                 return self.create_pull_request(repo, head, base, title, body, draft=False)
             raise
         return self._decode(reply.request, decode.pull_request, reply.data)
+
+    def last_labelling(self, issue: IssueRef, label: str) -> Labelling | None:
+        """From the issue's events, oldest first, which unlike the timeline hold no comments."""
+        path = self._path(issue.repo_ref, "issues", str(issue.number), "events")
+        found = self._decode_each(self._all(path, self.page_size), decode.github_labelling, label)
+        return next((event for event in reversed(found) if event is not None), None)
 
     def _looks_empty(self, repo: RepoRef, facts: decode.RepositoryFacts) -> bool:
         """`size` is 0 for an empty repository, and for a small new one for a while; its branches tell."""

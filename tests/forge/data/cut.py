@@ -24,6 +24,7 @@ OPERATIONS = (
     ("patch", f"{REPO}/issues/comments/{{comment_id}}"),
     ("get", f"{REPO}/issues/{{issue_number}}/comments"),
     ("post", f"{REPO}/issues/{{issue_number}}/comments"),
+    ("get", f"{REPO}/issues/{{issue_number}}/events"),
     ("get", f"{REPO}/issues/{{issue_number}}/labels"),
     ("post", f"{REPO}/issues/{{issue_number}}/labels"),
     ("delete", f"{REPO}/issues/{{issue_number}}/labels/{{name}}"),
@@ -46,7 +47,7 @@ MODELS = (
     "issue", "label", "comment", "pull_request", "pull_request_meta", "pr_branch_info", "repository", "repository_meta",
     "user", "permission", "repo_collaborator_permission", "create_issue_option", "create_label_option",
     "create_pull_request_option", "edit_pull_request_option", "create_issue_comment_option",
-    "edit_issue_comment_option", "issue_labels_option",
+    "edit_issue_comment_option", "issue_labels_option", "timeline_comment",
 )  # fmt: skip
 
 

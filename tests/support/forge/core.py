@@ -21,11 +21,12 @@ from urllib.parse import unquote, urlencode
 from tests.support.forge.faults import Fault
 from tests.support.forge.git import BareRepo, http_backend
 from tests.support.forge.server import Answer, Call, Recorded, Server
-from tests.support.forge.state import Comment, Issue, Label, Pull, Repo, now
+from tests.support.forge.state import Comment, Issue, Label, LabelEvent, Pull, Repo, now
 from tireless.config import ForgeConfig, Secret
 from tireless.entities import Forge, IssueRef, RepoRef
 
 OWN_LOGIN = "tireless-bot"  # the token's user
+MAINTAINER = "alice"  # may write everywhere; who people are unless a test says otherwise
 
 Handler = Callable[..., Answer]
 
@@ -163,7 +164,7 @@ class FakeForge(ABC):
             git = BareRepo.create(self.root / owner / f"{name}.git", default_branch, seed)
             repo = Repo(self.next_id(), owner, name, git, default_branch)
             repo.labels = [Label(self.next_id(), label) for label in labels]
-            repo.permissions[OWN_LOGIN] = "write"
+            repo.permissions |= {OWN_LOGIN: "write", MAINTAINER: "write"}
             self.repos[full_name.lower()] = repo
         return repo
 
@@ -187,18 +188,20 @@ class FakeForge(ABC):
         body: str = "",
         labels: Sequence[str] = (),
         *,
-        author: str = "alice",
+        author: str = MAINTAINER,
+        labelled_by: str | None = None,
         repo: str | None = None,
     ) -> int:
         with self.lock:
             found = self._repo(repo)
             issue = Issue(self.next_id(), found.next_number(), title, body, author)
-            issue.labels = [self._made_label(found, name) for name in labels]
+            for name in labels:
+                self.put_label(issue, self._made_label(found, name), labelled_by or author)
             found.issues[issue.number] = issue
             return issue.number
 
     def open_pull(
-        self, head: str, base: str, title: str, *, author: str = "alice", repo: str | None = None
+        self, head: str, base: str, title: str, *, author: str = MAINTAINER, repo: str | None = None
     ) -> int:
         """A pull request of a person; `head` must exist."""
         number = self.open_issue(title, author=author, repo=repo)
@@ -216,17 +219,17 @@ class FakeForge(ABC):
             issue.title, issue.body = title or issue.title, issue.body if body is None else body
             self.touch(issue)
 
-    def label(self, number: int, *names: str, repo: str | None = None) -> None:
+    def label(self, number: int, *names: str, by: str = MAINTAINER, repo: str | None = None) -> None:
         with self.lock:
             issue = self.issue(number, repo)
             for name in names:
-                self.put_label(issue, self._made_label(self._repo(repo), name))
+                self.put_label(issue, self._made_label(self._repo(repo), name), by)
 
-    def unlabel(self, number: int, *names: str, repo: str | None = None) -> None:
+    def unlabel(self, number: int, *names: str, by: str = MAINTAINER, repo: str | None = None) -> None:
         with self.lock:
             issue = self.issue(number, repo)
-            wanted = {name.casefold() for name in names}
-            issue.labels = [label for label in issue.labels if label.name.casefold() not in wanted]
+            for name in names:
+                self.take_label(issue, name, by)
             self.touch(issue)
 
     def labels(self, number: int, repo: str | None = None) -> list[str]:
@@ -257,7 +260,7 @@ class FakeForge(ABC):
             target.issues[issue.number] = issue
             return issue.number
 
-    def comment(self, number: int, body: str, *, author: str = "alice", repo: str | None = None) -> int:
+    def comment(self, number: int, body: str, *, author: str = MAINTAINER, repo: str | None = None) -> int:
         with self.lock:
             comment = Comment(self.next_id(), author, body)
             self.issue(number, repo).comments.append(comment)
@@ -302,9 +305,16 @@ class FakeForge(ABC):
         """A later time than before, though clocks be coarse."""
         issue.updated_at = max(now(), issue.updated_at + timedelta(milliseconds=1))
 
-    def put_label(self, issue: Issue, label: Label) -> None:
+    def put_label(self, issue: Issue, label: Label, by: str = OWN_LOGIN) -> None:
         if not issue.has(label.name):
             issue.labels.append(label)
+            issue.events.append(LabelEvent(self.next_id(), by, label.name, True))
+        self.touch(issue)
+
+    def take_label(self, issue: Issue, name: str, by: str = OWN_LOGIN) -> None:
+        if issue.has(name):
+            issue.labels = [label for label in issue.labels if label.name.casefold() != name.casefold()]
+            issue.events.append(LabelEvent(self.next_id(), by, name, False))
         self.touch(issue)
 
     def _repo(self, full_name: str | None) -> Repo:
@@ -420,7 +430,9 @@ class FakeForge(ABC):
         return sorted(found, key=lambda issue: issue.number, reverse=True)
 
     def new_issue(self, repo: Repo, title: str, body: str, labels: list[Label]) -> Issue:
-        issue = Issue(self.next_id(), repo.next_number(), title, body, OWN_LOGIN, labels)
+        issue = Issue(self.next_id(), repo.next_number(), title, body, OWN_LOGIN)
+        for label in labels:
+            self.put_label(issue, label)
         repo.issues[issue.number] = issue
         return issue
 

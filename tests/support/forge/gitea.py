@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.forge.core import OWN_LOGIN, FakeForge, Refusal, route
 from tests.support.forge.server import Answer, Call
-from tests.support.forge.state import Comment, Issue, Label, Pull, Repo
+from tests.support.forge.state import Comment, Issue, Label, LabelEvent, Pull, Repo
 from tireless.entities import Forge
 
 DRAFT_PREFIXES = ("WIP:", "[WIP]")
@@ -103,7 +103,8 @@ class FakeGitea(FakeForge):
         issue = self.find(repo, number)
         for label in self.meant_labels(repo, call.json.get("labels") or []):
             if label.scope is not None:
-                issue.labels = [other for other in issue.labels if other.scope != label.scope]
+                for other in [o for o in issue.labels if o.scope == label.scope and o is not label]:
+                    self.take_label(issue, other.name)
             self.put_label(issue, label)
         return self.list_issue_labels(call, repo, number)
 
@@ -131,8 +132,7 @@ class FakeGitea(FakeForge):
         found = self.deletable(repo, label)
         if found is None:
             raise Refusal(422, f"label does not exist [label_id: {label}]")
-        issue.labels = [other for other in issue.labels if other.id != found.id]
-        self.touch(issue)
+        self.take_label(issue, found.name)
         return Answer(204)
 
     def deletable(self, repo: Repo, label: str) -> Label | None:
@@ -181,8 +181,47 @@ class FakeGitea(FakeForge):
                 403, "Only admins can query all permissions, repo admins can query all repo permissions"
             )
         permission = "owner" if login == repo.owner else repo.permissions.get(login, "none")
+        permission = {"triage": "read", "maintain": "write"}.get(permission, permission)
         body = {"permission": permission, "role_name": permission, "user": self.draw_user(login)}
         return Answer.of(200, body)
+
+    @route("GET", "/repos/{owner}/{name}/assignees")
+    def list_assignees(self, call: Call, repo: Repo) -> Answer:
+        """For all who can read the repository, and not paged: its owner, and who may write."""
+        if self.hides_assignees:
+            raise Refusal(403, "user should have a permission to read the repo")
+        writers = [login for login, may in repo.permissions.items() if may in ("admin", "write", "maintain")]
+        return Answer.of(200, [self.draw_user(login) for login in dict.fromkeys([repo.owner, *writers])])
+
+    @route("GET", "/repos/{owner}/{name}/issues/{number}/timeline")
+    def list_timeline(self, call: Call, repo: Repo, number: str) -> Answer:
+        """Comments and events by time; without a page, all of them. The total that it tells is the page's."""
+        issue = self.find(repo, number)
+        rows = [self.draw_timeline_comment(repo, issue, comment) for comment in issue.comments]
+        rows += [self.draw_label_event(repo, issue, event) for event in issue.events]
+        rows.sort(key=lambda row: row["id"])
+        if "page" in call.query:
+            size, page = int(call.query.get("limit", self.default_size)), int(call.query["page"])
+            rows = rows[(page - 1) * size : page * size]
+        return Answer.of(200, rows, self.list_headers(len(rows)))
+
+    hides_assignees = False
+
+    def draw_timeline_comment(self, repo: Repo, issue: Issue, comment: Comment) -> dict[str, Any]:
+        row = self.draw_comment(repo, issue, comment)
+        for key in ("original_author", "original_author_id", "assets"):
+            del row[key]
+        return row | {"type": "comment", "label": None}
+
+    def draw_label_event(self, repo: Repo, issue: Issue, event: LabelEvent) -> dict[str, Any]:
+        page = f"{self.url}/{repo.full_name}/issues/{issue.number}"
+        known = {label.name: label for label in (*repo.org_labels, *repo.labels)}.get(event.label)
+        return {
+            "id": event.id, "type": "label", "html_url": f"{page}#issuecomment-{event.id}", "pull_request_url": "",
+            "issue_url": page, "user": self.draw_user(event.actor), "body": "1" if event.added else "",
+            "created_at": self.stamp(event.at), "updated_at": self.stamp(event.at),
+            "label": None if known is None else self.draw_label(repo, known),
+        }  # fmt: skip
 
     def check_issues(self, repo: Repo) -> None:
         if not repo.issues_enabled:

@@ -179,8 +179,7 @@ class FakeGitHub(FakeForge):
         issue = self.find(repo, number)
         if not issue.has(label):
             raise Refusal(404, "Label does not exist")
-        issue.labels = [other for other in issue.labels if other.name.casefold() != label.casefold()]
-        self.touch(issue)
+        self.take_label(issue, label)
         return self.drawn_labels(repo, issue)
 
     def label_names(self, call: Call) -> list[str]:
@@ -191,6 +190,11 @@ class FakeGitHub(FakeForge):
 
     def drawn_labels(self, repo: Repo, issue: Issue) -> Answer:
         return Answer.of(200, [self.bodies.label(repo, label) for label in issue.labels])
+
+    @route("GET", "/repos/{owner}/{name}/issues/{number}/events")
+    def list_events(self, call: Call, repo: Repo, number: str) -> Answer:
+        issue = self.find(repo, number)
+        return self.page(call, issue.events, lambda event: self.bodies.label_event(repo, issue, event))
 
     # Pull requests
 
@@ -245,9 +249,10 @@ class FakeGitHub(FakeForge):
 
     @route("GET", "/repos/{owner}/{name}/collaborators/{login}/permission")
     def get_permission(self, call: Call, repo: Repo, login: str) -> Answer:
-        permission = "admin" if login == repo.owner else repo.permissions.get(login, "none")
-        user = self.bodies.user(login) | {"role_name": permission}
-        return Answer.of(200, {"permission": permission, "role_name": permission, "user": user})
+        role = "admin" if login == repo.owner else repo.permissions.get(login, "none")
+        permission = {"triage": "read", "maintain": "write"}.get(role, role)
+        user = self.bodies.user(login) | {"role_name": role}
+        return Answer.of(200, {"permission": permission, "role_name": role, "user": user})
 
     def check_writable(self, repo: Repo) -> None:
         if repo.archived:

@@ -6,7 +6,7 @@ import base64
 from datetime import datetime
 from typing import Any
 
-from tests.support.forge.state import Comment, Issue, Label, Repo
+from tests.support.forge.state import Comment, Issue, Label, LabelEvent, Repo
 
 _USER_LINKS = {
     "followers_url": "/followers", "following_url": "/following{/other_user}", "gists_url": "/gists{/gist_id}",
@@ -43,7 +43,8 @@ class Bodies:
         return {
             "login": login, "id": identity, "node_id": _node("User", identity), "gravatar_id": "",
             "avatar_url": f"{self.url}/avatars/{login}", "url": at, "html_url": f"{self.url}/{login}",
-            "type": "User", "site_admin": False, **{name: at + rest for name, rest in _USER_LINKS.items()},
+            "type": "Bot" if login.endswith("[bot]") else "User", "site_admin": False,
+            **{name: at + rest for name, rest in _USER_LINKS.items()},
         }  # fmt: skip
 
     def public_user(self, login: str) -> dict[str, Any]:
@@ -56,6 +57,17 @@ class Bodies:
         return {
             "id": label.id, "node_id": _node("Label", label.id), "name": label.name, "color": label.colour,
             "url": f"{self._api(repo)}/labels/{label.name}", "default": False, "description": label.description,
+        }  # fmt: skip
+
+    def label_event(self, repo: Repo, issue: Issue, event: LabelEvent) -> dict[str, Any]:
+        """As an issue's events show it; the label is the name that it had."""
+        known = repo.label(event.label)
+        return {
+            "id": event.id, "node_id": _node("LabeledEvent", event.id),
+            "url": f"{self._api(repo)}/issues/events/{event.id}", "actor": self.user(event.actor),
+            "event": "labeled" if event.added else "unlabeled", "commit_id": None, "commit_url": None,
+            "created_at": _stamp(event.at), "performed_via_github_app": None,
+            "label": {"name": event.label, "color": known.colour if known is not None else "ededed"},
         }  # fmt: skip
 
     def issue(self, repo: Repo, issue: Issue) -> dict[str, Any]:

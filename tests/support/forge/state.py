@@ -37,6 +37,17 @@ class Comment:
 
 
 @dataclass
+class LabelEvent:
+    """A label was set on an issue, or taken off."""
+
+    id: int
+    actor: str
+    label: str
+    added: bool
+    at: datetime = field(default_factory=now)
+
+
+@dataclass
 class Pull:
     """What makes an issue a pull request."""
 
@@ -56,6 +67,7 @@ class Issue:
     author: str
     labels: list[Label] = field(default_factory=list)
     comments: list[Comment] = field(default_factory=list)
+    events: list[LabelEvent] = field(default_factory=list)
     is_open: bool = True
     pull: Pull | None = None
     created_at: datetime = field(default_factory=now)
