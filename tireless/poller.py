@@ -369,7 +369,9 @@ def record(
 ) -> dict[int, jobs.Verdict]:
     """Store what a poll found, with its validators, in one transaction. `spared`: see Poller._spared."""
     if page.not_modified:
-        repos.record_poll(conn, repo.id, PollResult.UNCHANGED, page=page, store_validators=True)
+        repos.record_poll(
+            conn, repo.id, PollResult.UNCHANGED, page=page, store_validators=True, listed_at=listed_at
+        )
         return {}
     with conn.transaction():
         live = jobs.live_jobs_of_repo(conn, repo)
@@ -401,6 +403,7 @@ def record(
             page=page,
             store_validators=settled,
             full=full and settled,
+            listed_at=listed_at,
         )
     for number, verdict in verdicts.items():
         if verdict is jobs.Verdict.ENQUEUED:

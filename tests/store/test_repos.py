@@ -268,6 +268,17 @@ def test_next_due_and_make_due(conn: Connection) -> None:
     assert NOON.tzinfo is UTC
 
 
+def test_what_was_made_due_during_its_poll_is_due_after_it(conn: Connection) -> None:
+    """The list may have been read before whoever asked for a poll did what it is to show."""
+    repo = track(conn)
+    [(_, listed_at)] = repos.take_due(conn, 1)
+    repos.make_due(conn, repo.id)
+    repos.record_poll(conn, repo.id, PollResult.CHANGED, listed_at=listed_at)
+    [(_, listed_at)] = repos.take_due(conn, 1)
+    repos.record_poll(conn, repo.id, PollResult.CHANGED, listed_at=listed_at)
+    assert repos.take_due(conn, 1) == []
+
+
 def test_a_changed_setting_makes_the_repository_due(conn: Connection) -> None:
     set_clock(conn, NOON)
     repo = track(conn)

@@ -124,9 +124,11 @@ def record_poll(
     store_validators: bool = False,
     full: bool = False,
     wait_seconds: float | None = None,
+    listed_at: datetime | None = None,
 ) -> None:
     """The end of a poll. Validators (ETag, body hash) are stored only with `store_validators`, in the transaction that
-    stores what the poll found: stored earlier, a crash in between would hide those issues behind 304s for ever."""
+    stores what the poll found: stored earlier, a crash in between would hide those issues behind 304s for ever. Who
+    made the repository due after `listed_at`, the time when it was taken, is not forgotten."""
     run(
         conn,
         "record_poll",
@@ -141,5 +143,6 @@ def record_poll(
             "body_hash": page.body_hash if page else None,
             "full": full,
             "wait": wait_seconds,
+            "listed_at": listed_at,
         },
     )

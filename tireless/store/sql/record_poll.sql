@@ -1,5 +1,6 @@
 -- The end of a poll, good or bad. A repository keeps its place in the interval (a hash of its name), so that a
 -- restart is no stampede; one that fails waits longer each time, up to an hour, or as long as the forge said.
+-- One that was asked for while its list was read (listed_at is from before that) is due as before.
 update tracked_repo
    set last_polled_at = tireless_now(),
        last_full_sweep_at = case when %(full)s then tireless_now() else last_full_sweep_at end,
@@ -10,6 +11,8 @@ update tracked_repo
        poll_detail = %(detail)s,
        poll_failures = case when %(failed)s then poll_failures + 1 else 0 end,
        next_poll_at = case
+           when next_poll_at between %(listed_at)s::timestamptz and tireless_now()
+               then next_poll_at
            when %(wait)s::float8 is not null
                then tireless_now() + greatest(%(wait)s, 1) * interval '1 second'
            when %(failed)s
