@@ -21,7 +21,8 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 class Proxy:
     """`round_trip`: seconds that are added to each message from a client, and so to each answer. `refusing`:
-    connections are taken and closed at once. `knocks`: when each connection came, on the monotonic clock."""
+    connections are taken and closed at once. `silent`: sockets stay open and nothing goes through any more, as with a
+    firewall that forgot the connection. `knocks`: when each connection came, on the monotonic clock."""
 
     def __init__(self, url: str, *, up: bool = True) -> None:
         parts = conninfo_to_dict(url)
@@ -32,6 +33,7 @@ class Proxy:
             self.port = int(s.getsockname()[1])
         self.round_trip = 0.0
         self.refusing = False
+        self.silent = False
         self.knocks: list[float] = []
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
@@ -106,6 +108,8 @@ class Proxy:
             while data := await reader.read(65536):
                 if late and self.round_trip:
                     await asyncio.sleep(self.round_trip)
+                if self.silent:
+                    continue
                 writer.write(data)
                 await writer.drain()
         with contextlib.suppress(OSError, RuntimeError):

@@ -3,6 +3,12 @@
 An outage (the server is down, restarting, read-only after a failover, out of connections, the socket cut) is
 waited out with growing, jittered pauses, and said once, not at each try. Anything else is a fault and is
 raised as it is. A connection that met an outage is thrown away, never used again.
+
+A peer that is gone without a word (a firewall that forgot, a host that froze, a proxy that keeps the socket open) is
+found by the client's own patience: TCP's keepalives do not see it, and the server's timeouts are the server's.
+
+Through a pooler (which is told by a backend that is not the one that greeted us) nothing is prepared on the server,
+since in transaction mode the next statement may go to another backend.
 """
 
 from __future__ import annotations
@@ -10,15 +16,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import psycopg
 import psycopg_pool
 import tenacity
+from psycopg.abc import PQGen
 
 from tireless.entities import TirelessError
-from tireless.store.queries import Connection
+from tireless.store.queries import Connection, text
 
 log = logging.getLogger(__name__)
 
@@ -46,19 +54,69 @@ def is_outage(error: BaseException) -> bool:
     return state in _OUTAGE_STATES or state.startswith(_OUTAGE_CLASSES)
 
 
-def connect(url: str, *, timeout: float = 5, name: str = "tireless") -> Connection:
+class NoAnswer(psycopg.OperationalError):
+    """The server did not answer within the client's patience; the connection is closed."""
+
+
+class Session(psycopg.Connection[Any]):
+    """A connection that does not wait for ever. `patience` is how long one answer may take, in seconds; by default
+    longer than the server's own statement_timeout, so that a slow statement is told from a silent server."""
+
+    patience = 40.0
+
+    @classmethod
+    def connect(cls, conninfo: str = "", **parameters: Any) -> Session:
+        try:
+            conn = super().connect(conninfo, **parameters)
+        except psycopg.OperationalError as e:
+            # PgBouncer, unless it is told to ignore it. The server's timeouts are then its own defaults.
+            if "unsupported startup parameter" not in str(e) or "options" not in parameters:
+                raise
+            conn = super().connect(conninfo, **{**parameters, "options": None})
+        backend = conn.execute(text("backend_pid")).fetchone()
+        if backend is None or backend[0] != conn.info.backend_pid:
+            conn.prepare_threshold = None
+        return conn
+
+    def wait(self, gen: PQGen[T], *args: Any, **options: Any) -> T:
+        try:
+            return super().wait(_bounded(gen, self.patience), *args, **options)
+        except NoAnswer:
+            self.pgconn.finish()
+            raise
+
+
+def _bounded(gen: PQGen[T], patience: float) -> PQGen[T]:
+    """`gen`, given up if it goes on for longer. The waiting function comes back to it several times a second."""
+    deadline = time.monotonic() + patience
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() > deadline:
+                raise NoAnswer(f"no answer from the server within {patience:g} s")
+            wanted = gen.send(ready)
+    except StopIteration as e:
+        answer: T = e.value
+        return answer
+
+
+def _parameters(timeout: float, name: str) -> dict[str, Any]:
+    return {
+        "autocommit": True,
+        "connect_timeout": max(int(timeout), 2),  # libpq's own least value
+        "application_name": name,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 20_000,
+        "options": "-c statement_timeout=30s -c idle_in_transaction_session_timeout=60s -c lock_timeout=20s",
+    }
+
+
+def connect(url: str, *, timeout: float = 5, name: str = "tireless") -> Session:
     """An autocommit connection that notices a dead peer within seconds rather than TCP's quarter of an hour."""
-    return psycopg.connect(
-        url,
-        autocommit=True,
-        connect_timeout=max(int(timeout), 2),  # libpq's own least value
-        application_name=name,
-        keepalives_idle=10,
-        keepalives_interval=5,
-        keepalives_count=3,
-        tcp_user_timeout=20_000,
-        options="-c statement_timeout=30s -c idle_in_transaction_session_timeout=60s -c lock_timeout=20s",
-    )
+    return Session.connect(url, **_parameters(timeout, name))
 
 
 class Link:
@@ -106,16 +164,8 @@ def open_pool(
         open=True,
         name=name,
         check=psycopg_pool.ConnectionPool.check_connection,
-        kwargs={
-            "autocommit": True,
-            "connect_timeout": max(int(timeout), 2),
-            "application_name": name,
-            "keepalives_idle": 10,
-            "keepalives_interval": 5,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 20_000,
-            "options": "-c statement_timeout=30s -c lock_timeout=20s",
-        },
+        connection_class=Session,
+        kwargs=_parameters(timeout, name),
     )
 
 

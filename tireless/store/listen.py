@@ -8,8 +8,8 @@ whoever waits looks at the rows in either case, so a lost notification costs one
   sleeps, so that its owner polls.
 - A connection that breaks is dropped and opened again, with a jittered pause that grows; `wait` returns at once
   after each reconnect, since anything may have happened meanwhile.
-- A half-open connection shows at the owner's next query on it: `connection()` lends it out for the look at the
-  rows, and the timeouts of store.connection end a look into nothing.
+- A half-open connection is found by asking: where nothing was heard for ten seconds, a round trip must come back
+  within four, or the connection counts as broken. The owner's own queries over `connection()` count as heard.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from collections.abc import Callable, Iterator, Sequence
 import psycopg
 from psycopg import sql
 
-from tireless.store.connection import connect, is_outage
-from tireless.store.queries import Connection
+from tireless.store.connection import Session, connect, is_outage
+from tireless.store.queries import Connection, rows
 
 log = logging.getLogger(__name__)
 
-_CHECK_SECONDS = 5.0
+_CHECK_SECONDS = 5.0  # for a notification to come back
+_SILENCE_SECONDS = 10.0
+_PATIENCE_SECONDS = 4.0
 _deaf: set[str] = set()  # databases of which this process has said that notifications do not arrive
 
 
@@ -65,7 +67,8 @@ class Listener:
         self._timeout = timeout
         self._wait = wait
         self._name = name
-        self._conn: Connection | None = None
+        self._conn: Session | None = None
+        self._heard_at = 0.0
         self._hears = False  # whether notifications arrive, by the self-check
         self._said_down = False
         self._failures = 0
@@ -99,12 +102,24 @@ class Listener:
     def _hear(self, deadline: float) -> bool:
         conn = self._conn
         assert conn is not None
-        if self._drain(conn):
-            return True
-        # One sleep: the owner's wait ends it for reasons of its own too (a signal), and then wants to know.
-        if conn.fileno() in self._wait(max(deadline - time.monotonic(), 0), (conn.fileno(),)):
-            return self._drain(conn)
-        return False
+        while not self._drain(conn):
+            now = time.monotonic()
+            if now >= self._heard_at + _SILENCE_SECONDS:
+                self._prove_alive(conn)
+                continue
+            until = min(deadline, self._heard_at + _SILENCE_SECONDS)
+            if conn.fileno() in self._wait(max(until - now, 0), (conn.fileno(),)):
+                return self._drain(conn)
+            # The owner's wait ends for reasons of its own too (a signal), and then it wants to know.
+            if time.monotonic() < until or until == deadline:
+                return False
+        return True
+
+    def _prove_alive(self, conn: Session) -> None:
+        conn.patience = _PATIENCE_SECONDS
+        rows(conn, "backend_pid")
+        conn.patience = Session.patience
+        self._heard_at = time.monotonic()
 
     @staticmethod
     def _drain(conn: Connection) -> bool:
@@ -118,6 +133,7 @@ class Listener:
         assert self._conn is not None
         try:
             yield self._conn
+            self._heard_at = time.monotonic()
         except psycopg.Error as e:
             if is_outage(e) or self._conn.broken:
                 self._lost(e)
@@ -147,6 +163,7 @@ class Listener:
             conn.close()
             raise
         self._conn = conn
+        self._heard_at = time.monotonic()
         self._failures = 0
         if self._said_down:
             log.warning("listening again channels=%s", ",".join(self._channels))

@@ -1,6 +1,6 @@
 """The migrator: schema/NNNN_name.sql, in order, each once, each in a transaction of its own.
 
-One migrator at a time (an advisory lock; a second one waits and then finds nothing to do). A file that was
+One migrator at a time (an advisory lock; a second one waits and then finds nothing left to do). A file that was
 applied is never edited: its checksum is compared. The first line of a file says `-- breaking: yes` or
 `-- breaking: no`: whether a program that does not know the migration may go on with the schema. A program that
 meets an unknown breaking one refuses (SchemaTooNew); an unknown harmless one it leaves alone.
@@ -19,7 +19,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from tireless.entities import TirelessError
-from tireless.store.queries import Connection, rows, run, text
+from tireless.store.queries import Connection, rows, run
 
 _LOCK = 7_412_365_218_001  # of tireless's migrators; any number that nobody else uses
 
@@ -81,16 +81,17 @@ def migrate(conn: Connection, migrations: Sequence[Migration] | None = None) -> 
     """Apply what is missing; the migrations that were applied. Raises MigrationError, SchemaTooNew."""
     ours = list(migrations) if migrations is not None else shipped()
     applied: list[Migration] = []
-    # A lock of the session, since each migration commits by itself: a failure in the fifth leaves four.
-    conn.execute(text("migration_lock"), {"key": _LOCK})
-    try:
-        run(conn, "create_schema_migration")
-        for migration in pending(conn, ours):
-            _apply(conn, migration)
-            applied.append(migration)
-    finally:
-        conn.execute(text("migration_unlock"), {"key": _LOCK})
-    return applied
+    # Each commits by itself, so a failure in the fifth leaves four. The lock is each transaction's, and what is still
+    # missing is asked under it: a lock of the session would not hold through a pooler.
+    while True:
+        with conn.transaction():
+            rows(conn, "migration_lock", {"key": _LOCK})
+            run(conn, "create_schema_migration")
+            missing = pending(conn, ours)
+            if not missing:
+                return applied
+            _apply(conn, missing[0])
+        applied.append(missing[0])
 
 
 def pending(conn: Connection, ours: Sequence[Migration]) -> list[Migration]:
@@ -134,7 +135,7 @@ def check(conn: Connection) -> None:
 def _apply(conn: Connection, migration: Migration) -> None:
     statement: Any = migration.sql.encode()
     try:
-        with conn.transaction(), conn.cursor(row_factory=tuple_row) as cur:
+        with conn.cursor(row_factory=tuple_row) as cur:
             cur.execute(statement)
             run(
                 conn,

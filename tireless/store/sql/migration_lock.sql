@@ -1,1 +1,1 @@
-select pg_advisory_lock(%(key)s)
+select pg_advisory_xact_lock(%(key)s)
