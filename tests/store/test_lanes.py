@@ -179,3 +179,26 @@ def test_caps_are_a_lanes_own(conn: Connection) -> None:
     enqueue(conn, [issue(1), issue(2), issue(3, "tireless/agent:oc")])
     lanes.set_cap(conn, CC, 2)
     assert {claimed(conn).job.issue.number for _ in range(3)} == {1, 2, 3}
+
+
+def test_a_usage_limit_whose_reset_is_past_still_holds_for_a_minute(conn: Connection) -> None:
+    open_lanes(conn)
+    now = NOON
+    set_clock(conn, now)
+    end = lanes.hold(conn, CC, "usage limit", until=now - timedelta(hours=1), probe=True)
+    assert end == now + timedelta(minutes=1)
+
+
+def test_after_a_usage_limit_one_job_goes_first_and_lets_the_others_go(conn: Connection) -> None:
+    queued(conn, 1, 2, 3)
+    set_clock(conn, NOON + timedelta(days=365))
+    lanes.hold(conn, CC, "usage limit", seconds=60, probe=True)
+    set_clock(conn, NOON + timedelta(days=366))
+    assert lanes.lift_ended_holds(conn) == [CC]
+    probe = claimed(conn, "w1", [CC])
+    assert claim(conn, "w2", [CC]) is None
+    jobs.transition(conn, probe, JobState.PENDING)  # it ran into something else: the next one probes
+    probe = claimed(conn, "w1", [CC])
+    lanes.end_probe(conn, CC)
+    assert claim(conn, "w2", [CC]) is not None
+    assert probe.job.state is JobState.CLAIMED
