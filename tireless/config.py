@@ -80,6 +80,21 @@ class CommentPolicy(StrEnum):
     ALL = "all"
 
 
+class Standing(StrEnum):
+    """What somebody must be to the repository whose label starts work."""
+
+    WRITE = "write"
+    TRIAGE = "triage"  # GitHub's role: may set labels, may not push
+    ANYONE = "anyone"  # whoever the forge lets set the label, an issue template included
+
+
+class UnknownAsker(StrEnum):
+    """What follows where the forge does not tell who set the label, or what that person may do."""
+
+    REFUSE = "refuse"
+    ALLOW = "allow"
+
+
 @dataclass(frozen=True, slots=True)
 class DatabaseConfig:
     url: str | None = None  # none at all: an embedded Postgres under state_dir
@@ -182,6 +197,16 @@ class DeliveryConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class WhoConfig:
+    """Whose label starts work; see tireless/who.py. tireless's own account always counts."""
+
+    require: Standing = Standing.WRITE
+    allow: tuple[str, ...] = ()  # logins that count whatever they may do
+    bots: tuple[str, ...] = ()  # logins of bots that count; no other bot does
+    unknown: UnknownAsker = UnknownAsker.REFUSE
+
+
+@dataclass(frozen=True, slots=True)
 class PromptConfig:
     comments: CommentPolicy = CommentPolicy.AUTHOR
     max_chars: int = 60_000
@@ -249,6 +274,7 @@ class Config:
     routing: RoutingTable = field(default_factory=RoutingTable)
     git: GitConfig = field(default_factory=GitConfig)
     delivery: DeliveryConfig = field(default_factory=DeliveryConfig)
+    who: WhoConfig = field(default_factory=WhoConfig)
     prompt: PromptConfig = field(default_factory=PromptConfig)
     web: WebConfig = field(default_factory=WebConfig)
     lane: Mapping[AgentKind, LaneConfig] = field(

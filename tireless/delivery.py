@@ -10,9 +10,10 @@ functions compose in the transaction that ends the job; tireless/outbox.py carri
     blocked                the question as a comment of its own (an edited comment notifies nobody), then status
     failed                 the reasons in the status comment
     abandoned              by an operator: status and labels; by the issue's own people: the state label goes
+    not started            who set the label may not start work: a comment that says so, and the state label goes
 
 The opt-in label goes at each end that a person did not bring about by taking it off: with it left on, the
-next poll would start the finished work again.
+next poll would start the finished work again. A label that started nothing stays (see tireless/who.py).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ AGENT_NAMES = {AgentKind.CLAUDE_CODE: "Claude Code", AgentKind.OPENCODE: "OpenCo
 # Stands in a queued comment for what only the forge's answer to an earlier write can tell.
 # How the reason of a cancel begins that the issue's own people brought about.
 WITHDRAWN = "withdrawn: "
+
+REFUSAL_MARKER = "tireless:not-started"
 
 PULL_REQUEST_PLACEHOLDER = "{{pull request}}"
 CHILDREN_PLACEHOLDER = "{{children}}"
@@ -178,6 +181,13 @@ def writes_for_withdrawal(config: Config, job: Job, reason: str) -> list[NewWrit
     """The issue's own people ended it: closed, label taken off. Nothing to explain to them, only to tidy up."""
     text = f"**tireless**: withdrawn. {one_line(reason.removeprefix(WITHDRAWN), 500)}\n\n{_footer(job)}"
     return [status_comment(job, text), state_label(config, None)]
+
+
+def writes_for_refusal(config: Config, job: Job, why: str) -> list[NewWrite]:
+    """Nobody who may start work asked for it. One comment an issue, whoever sets the label how often; the label stays:
+    it is not ours, and who takes it off and sets it again is the one that counts then."""
+    text = f"**tireless**: not started. {neutralise(why, 1000)}\n\n{_footer(job)}"
+    return [NewWrite(WriteOp.COMMENT, {"marker": REFUSAL_MARKER, "body": text}), state_label(config, None)]
 
 
 def pull_request_title(job: Job) -> str:

@@ -34,12 +34,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import psycopg
 
-from tireless import delivery, embedded, outbox, web
+from tireless import delivery, embedded, outbox, web, who
 from tireless.config import Config
 from tireless.entities import (
     Issue,
@@ -64,7 +65,7 @@ from tireless.forge import (
 )
 from tireless.labels import LabelProtocol, is_opted_in
 from tireless.process import ChildContext
-from tireless.store import jobs, lanes, repos, workers, writes
+from tireless.store import jobs, lanes, refusals, repos, workers, writes
 from tireless.store.connection import is_outage, open_pool
 from tireless.store.listen import POLL_CHANNEL, Listener
 from tireless.store.queries import Connection
@@ -301,8 +302,38 @@ class Poller:
         if page.moved_to is not None:
             repo = self._follow(repo, page.moved_to, client)
         spared = self._spared(client, repo, page, listed_at)
+        again = self._set_again(client, repo, page, listed_at, full=full)
         with self._connect() as conn:
-            record(conn, self._ctx.config, repo, page, listed_at, full=full, spared=spared)
+            record(conn, self._ctx.config, repo, page, listed_at, full=full, spared=spared, again=again)
+
+    def _set_again(
+        self, client: ForgeClient, repo: TrackedRepo, page: IssuePage, listed_at: datetime, *, full: bool
+    ) -> SetAgain:
+        """Look at the history of issues whose label was refused, if they have changed since it was last read."""
+        if page.not_modified:
+            return SetAgain()
+        with self._connect() as conn:
+            refused = refusals.of_repo(conn, repo.id)
+        numbers, unsure = set(), False
+        for issue in page.issues:
+            refusal = refused.get(issue.ref.number)
+            if refusal is None or (not full and issue.updated_at == refusal.seen_update is not None):
+                continue
+            try:
+                found = who.last_labelling(client, issue.ref, self._ctx.config.labels.opt_in)
+            except ForgeError as e:
+                log.warning("history not read issue=%s error=%s", issue.ref, e)
+                unsure = True
+                continue
+            if found is not None and found.id != refusal.labelling:
+                numbers.add(issue.ref.number)
+                continue
+            # Forges tell whole seconds: what is set again in this very one would look like no change.
+            just_now = issue.updated_at is None or (listed_at - issue.updated_at).total_seconds() < 2.0
+            unsure |= just_now
+            with self._connect() as conn:
+                refusals.seen(conn, repo.id, issue.ref.number, None if just_now else issue.updated_at)
+        return SetAgain(frozenset(numbers), unsure)
 
     def _spared(
         self, client: ForgeClient, repo: TrackedRepo, page: IssuePage, listed_at: datetime
@@ -357,6 +388,14 @@ class Poller:
         self._pool.close(timeout=0.5)
 
 
+@dataclass(frozen=True, slots=True)
+class SetAgain:
+    """Issues of a poll whose label was refused and has been set again since. `unsure`: another look is needed."""
+
+    numbers: frozenset[int] = frozenset()
+    unsure: bool = False
+
+
 def record(
     conn: Connection,
     config: Config,
@@ -366,8 +405,10 @@ def record(
     *,
     full: bool,
     spared: frozenset[int] = frozenset(),
+    again: SetAgain | None = None,
 ) -> dict[int, jobs.Verdict]:
     """Store what a poll found, with its validators, in one transaction. `spared`: see Poller._spared."""
+    again = again or SetAgain()
     if page.not_modified:
         repos.record_poll(
             conn, repo.id, PollResult.UNCHANGED, page=page, store_validators=True, listed_at=listed_at
@@ -378,7 +419,9 @@ def record(
         jobs.refresh_lanes(conn, live, page.issues, labels=config.labels, routing=config.routing)
         gone = missing(live, page.issues, listed_at)
         withdraw(conn, config, [job for job in gone if job.issue.number not in spared])
-        writes.void_refused(conn, repo.ref, [issue.ref.number for issue in page.issues])
+        opted_in = [issue.ref.number for issue in page.issues]
+        writes.void_refused(conn, repo.ref, opted_in)
+        refusals.lift(conn, repo.id, opted_in, listed_at, list(again.numbers))
         verdicts = jobs.enqueue(
             conn,
             repo.id,
@@ -393,7 +436,7 @@ def record(
         )
         # What was passed over because the list may be old, or because a write is still under way, must be
         # seen again: with the validators stored, the forge would answer "unchanged".
-        settled = not spared and not any(v in _LOOK_AGAIN for v in verdicts.values())
+        settled = not spared and not again.unsure and not any(v in _LOOK_AGAIN for v in verdicts.values())
         detail = ", ".join(f"#{n} {v}" for n, v in verdicts.items() if v is not jobs.Verdict.LIVE)[:300] or None
         repos.record_poll(
             conn,

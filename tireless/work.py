@@ -1,6 +1,6 @@
 """One claimed job, from its first incomplete phase to its end.
 
-    prepare    look at the issue, update the mirror, make the checkout               -> agent
+    prepare    look at the issue, and who asked; update the mirror, make the checkout  -> agent
     agent      look again, run the agent (or conclude the run that a crash cut off)  -> verify
     verify     take the work out of the workspace, run the verify command            -> push
     push       look once more, push the branch from the mirror                       -> announce
@@ -26,6 +26,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -74,9 +75,10 @@ from tireless.labels import is_opted_in
 from tireless.lease import LeaseKeeper
 from tireless.process import ChildContext
 from tireless.redact import Redactor, secrets_in
-from tireless.store import budgets, jobs, lanes, repos, runs, workers, writes
+from tireless.store import budgets, jobs, lanes, refusals, repos, runs, workers, writes
 from tireless.store.connection import Link, is_outage, through_outage
 from tireless.store.queries import Connection
+from tireless.who import Askers, Judgement
 from tireless.workspace import (
     BranchMoved,
     Cancelled,
@@ -100,6 +102,7 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _USAGE_SECONDS = 10.0
 _GUARD_SECONDS = 2.0  # for the guard of an earlier run to leave; it looks for its runner each second
 _STOP_GRACE_SECONDS = 1.0  # for an agent on a fast stop: the rest of process.STOP_SECONDS is for the row
+_JUDGED_SECONDS = 60.0  # who set the label is not asked again within this time
 _PASSING_SECONDS = 60.0  # before a job is tried again after a fault that is not its own
 
 
@@ -131,6 +134,16 @@ class _Cancelled(_Leave):
 
 class _Withdrawn(_Leave):
     stop = StopReason.CANCELLED
+
+
+class _NotEntitled(_Leave):
+    """Who set the label may not start work."""
+
+    stop = StopReason.CANCELLED
+
+    def __init__(self, judgement: Judgement) -> None:
+        self.judgement = judgement
+        super().__init__(judgement.why)
 
 
 class _Passing(_Leave):
@@ -166,6 +179,9 @@ class Work:
         agent_env = agent_environment(self._config.lane[self._agent_kind])
         self._redactor = Redactor((*self._config.secrets(), *secrets_in(agent_env)))
         self._client_made: ForgeClient | None = None
+        self._askers_made: Askers | None = None
+        self._judged: Judgement | None = None
+        self._judged_at = float("-inf")
         self._repo_row: TrackedRepo | None = None
         self._paid = False  # past the agent: a cancel or a stop no longer throws the work away
         self._workspaces = Workspaces(
@@ -216,6 +232,7 @@ class Work:
 
     def _prepare(self) -> None:
         self._look()
+        self._judge_asker()
         with_start = delivery.writes_for_start(self._config, self._job)
         self._db(lambda c: _queue(c, self._job, with_start))
         self._drain_writes()
@@ -327,7 +344,7 @@ class Work:
         return None
 
     def _run_agent(self, checkout: Checkout) -> tuple[AgentRun, Conclusion]:
-        issue = self._look()
+        issue = self._as_asked(self._look())
         places = self._places(checkout, self._mirror_as_it_is())
         session = self._session_to_resume(checkout, places)
         run, conclusion = self._one_run(checkout, places, issue, session)
@@ -558,7 +575,7 @@ class Work:
         policy = self._config.prompt.comments
         if policy is CommentPolicy.NONE:
             return []
-        found = self._client().list_comments(self._job.issue)
+        found = self._askers().remarks(self._client().list_comments(self._job.issue), self._asked_at())
         kept = [c for c in found if not c.body.startswith("<!-- tireless:")]
         if policy is CommentPolicy.AUTHOR:
             kept = [c for c in kept if c.author.casefold() == issue.author.casefold()]
@@ -631,6 +648,35 @@ class Work:
         if not is_opted_in(issue.labels, protocol):
             raise _Withdrawn(f"the label {protocol.opt_in} was taken off")
         return issue
+
+    def _judge_asker(self) -> Judgement:
+        """Who set the label, if that one may start work; _NotEntitled if not."""
+        if self._judged is None or time.monotonic() - self._judged_at > _JUDGED_SECONDS:
+            self._judged, self._judged_at = self._askers().judge(), time.monotonic()
+        if not self._judged.entitled:
+            raise _NotEntitled(self._judged)
+        return self._judged
+
+    def _as_asked(self, issue: Issue) -> Issue:
+        """The issue as its agent is to see it, if who set the label may start work."""
+        self._judge_asker()
+        return self._askers().text(issue, self._text())
+
+    def _asked_at(self) -> datetime | None:
+        """When the label was set, or else first seen."""
+        labelling = self._judge_asker().labelling
+        text = self._text()
+        known = labelling.at if labelling is not None else None
+        return known or (text.seen_at if text is not None else None)
+
+    def _text(self) -> refusals.JobText | None:
+        return self._db(lambda c: refusals.text_of(c, self._job.id))
+
+    def _askers(self) -> Askers:
+        if self._askers_made is None:
+            config = self._config
+            self._askers_made = Askers(config.who, config.labels.opt_in, self._client(), self._job.issue)
+        return self._askers_made
 
     def _client(self) -> ForgeClient:
         if self._client_made is None:
@@ -770,6 +816,8 @@ class Work:
                 self._requeue_when_possible(str(why))
             elif isinstance(why, _Cancelled | _Withdrawn):
                 self._abandon(why.why, by_people=isinstance(why, _Withdrawn))
+            elif isinstance(why, _NotEntitled):
+                self._decline(why.judgement)
             elif isinstance(why, _Stopped | _Passing):
                 delay = why.seconds if isinstance(why, _Passing) else 0.0
                 self._requeue(str(why), keep_attempt=True, delay=delay)
@@ -816,6 +864,21 @@ class Work:
         compose = delivery.writes_for_withdrawal if withdrawn else delivery.writes_for_cancel
         new = compose(self._config, self._job, reason)
         self._job = self._db(lambda c: jobs.finish(c, self._claim, JobState.ABANDONED, new, error=reason))
+        self._drain_writes()
+
+    def _decline(self, judgement: Judgement) -> None:
+        """End the job without an agent run, and remember the label that was not good enough."""
+        job, labelling = self._job, judgement.labelling
+        new = delivery.writes_for_refusal(self._config, job, judgement.why)
+
+        def record(conn: Connection) -> Job:
+            with conn.transaction():
+                ended = jobs.finish(conn, self._claim, JobState.ABANDONED, new, error=judgement.why)
+                if job.repo_id is not None:
+                    refusals.add(conn, job.repo_id, job.issue.number, labelling.id if labelling else None)
+            return ended
+
+        self._job = self._db(record)
         self._drain_writes()
 
     def _fault(self, error: Exception) -> None:

@@ -41,6 +41,9 @@ from tireless.store.queries import Connection, row, rows, run
 
 WritesFor = Callable[[Job], Sequence[NewWrite]]
 
+TITLE_CHARS = 500
+BODY_CHARS = 100_000  # of an issue's text that is kept with its job
+
 _CLAIM_TRIES = 5
 _CLAIMS_A_MARK = 32  # claims of this process between two marks of the lanes' floors
 _KNOWN = {"kinds": list(JobKind), "forges": list(Forge), "phases": list(Phase)}  # what this build understands
@@ -55,9 +58,15 @@ class Verdict(StrEnum):
     WRITE_REFUSED = "write_refused"
     STALE = "stale"  # the list was read before the last job ended; the next poll tells
     COOLING = "cooling"
+    NOT_ENTITLED = "not_entitled"  # who set the label may not start work; see refusals.py
     CLOSED = "closed"  # withdrawn work, whatever it is labelled
     NOT_OPTED_IN = "not_opted_in"
     PULL_REQUEST = "pull_request"
+
+
+def stored(text: str, most: int) -> str:
+    """A stranger's text as a row can hold it: without NUL and halves of surrogate pairs, cut to `most` characters."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()[:most]
 
 
 def enqueue(
@@ -78,10 +87,11 @@ def enqueue(
 
     This is the last gate before work exists, so it checks the opt-in and the issue's state itself. `listed_at`
     is the database's time from before the forge was asked (take_due gives it); an issue whose last job ended
-    later is left for the next poll. `state_write` is the payload of the state label that people are to see on each.
+    later is left for the next poll. What the issue says now is kept with its job. `state_write` is the payload of the
+    state label that people are to see on each.
     """
     verdicts: dict[int, Verdict] = {}
-    asked: list[tuple[int, str, JobKind, AgentKind, AgentKind]] = []
+    asked: list[tuple[int, str, JobKind, AgentKind, AgentKind, str, str]] = []
     for issue in issues:
         kind = job_kind_for(issue.labels, labels)
         if not issue.is_open:
@@ -93,9 +103,10 @@ def enqueue(
         else:
             own = lane_for(kind, False, issue.labels, labels, routing)
             child = lane_for(kind, True, issue.labels, labels, routing)
-            asked.append((issue.ref.number, issue.title[:500], kind, own, child))
+            text = (stored(issue.title, TITLE_CHARS), stored(issue.body, BODY_CHARS), stored(issue.author, 200))
+            asked.append((issue.ref.number, text[0], kind, own, child, *text[1:]))
     if asked:
-        numbers, titles, kinds, lanes, child_lanes = zip(*asked, strict=True)
+        numbers, titles, kinds, lanes, child_lanes, bodies, authors = zip(*asked, strict=True)
         params = {
             "repo_id": repo_id,
             **repo_params(repo),
@@ -104,6 +115,8 @@ def enqueue(
             "kinds": list(kinds),
             "lanes": list(lanes),
             "child_lanes": list(child_lanes),
+            "bodies": list(bodies),
+            "authors": list(authors),
             "listed_at": listed_at,
             "max_attempts": max_attempts,
             "cooldown": f"{cooldown_seconds} seconds",

@@ -38,6 +38,7 @@ the checkout.
     {"do": "raw", "text": T, "times": N}            bytes without a newline, to standard output
     {"do": "stderr", "text": T}
     {"do": "environment", "path": P}                the names and values that it was given, as JSON
+    {"do": "prompt", "path": P}                     what it was asked
     {"do": "fail", "as": WHAT, "resets_in": S}      usage_limit, rate_limit, overloaded, not_authenticated,
                                                     out_of_credit, turn_limit, budget_limit, unknown_model
     {"do": "linger"}                                the final event, and then it does not leave
@@ -185,8 +186,9 @@ class OpenCodeStream(Stream):
 
 
 class Agent:
-    def __init__(self, stream: Stream, session_file: Path, done: int) -> None:
+    def __init__(self, stream: Stream, session_file: Path, done: int, prompt: str) -> None:
         self.stream = stream
+        self.prompt = prompt
         self.session_file = session_file
         self.done = done
         self.tool: subprocess.Popen[bytes] | None = None
@@ -322,6 +324,9 @@ class Agent:
     def do_environment(self, step: Step) -> None:
         Path(step["path"]).write_text(json.dumps(dict(os.environ)))
 
+    def do_prompt(self, step: Step) -> None:
+        Path(step["path"]).write_text(self.prompt)
+
     def do_fail(self, step: Step) -> int:
         return self.stream.fail(step["as"], step)
 
@@ -421,7 +426,7 @@ def main(argv: list[str]) -> int:
     session_file.open("a").close()
     kind = OpenCodeStream if opencode else Stream
     stream = kind(session, given.model or script.get("model", "scripted"), float(script.get("cost", 0.01)))
-    agent = Agent(stream, session_file, done)
+    agent = Agent(stream, session_file, done, prompt)
     signal.signal(signal.SIGTERM, agent.on_term)
     stream.begin()
     steps = script["steps"]

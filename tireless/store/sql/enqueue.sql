@@ -1,12 +1,13 @@
 -- One round trip for a whole sweep of one repository. Skipped, each for a reason of its own:
 --   a live job (the partial unique index says so), a forge write still waiting or an opt-in label that the forge
 --   would not take off (an agent must not repeat finished work), a list that was read before the last job's
---   end or its last write (the label in it may be the old one), a survey that ran within its cooldown.
+--   end or its last write (the label in it may be the old one), a survey that ran within its cooldown, a label
+--   that somebody set who may not start work.
 with found as (
     select *
       from unnest(%(numbers)s::bigint[], %(titles)s::text[], %(kinds)s::text[],
-                  %(lanes)s::text[], %(child_lanes)s::text[])
-        as f (number, title, kind, lane, child_lane)
+                  %(lanes)s::text[], %(child_lanes)s::text[], %(bodies)s::text[], %(authors)s::text[])
+        as f (number, title, kind, lane, child_lane, body, author)
 ), judged as (
     select f.*, c.parent_job_id,
            exists (select from forge_write w
@@ -30,7 +31,9 @@ with found as (
                   and lower(j.owner) = lower(%(owner)s) and lower(j.repo) = lower(%(repo)s)
                   and j.number = f.number and j.finished_at is not null
                   and j.kind = 'discover' and j.state = 'delivered'
-                  and j.finished_at > tireless_now() - %(cooldown)s::interval) as cooling
+                  and j.finished_at > tireless_now() - %(cooldown)s::interval) as cooling,
+           exists (select from refused_label r
+                    where r.repo_id = %(repo_id)s and r.number = f.number) as not_entitled
       from found f
       left join child_issue c
         on c.forge = %(forge)s and lower(c.host) = lower(%(host)s) and lower(c.owner) = lower(%(owner)s)
@@ -42,10 +45,15 @@ with found as (
            case when parent_job_id is null then lane else child_lane end,
            parent_job_id, %(max_attempts)s, tireless_now(), tireless_now(), tireless_now()
       from judged
-     where not (write_waiting or write_refused or stale or cooling)
+     where not (write_waiting or write_refused or stale or cooling or not_entitled)
      order by number
         on conflict do nothing
     returning id, number, lane
+), said as (
+    insert into job_text (job_id, title, body, author, seen_at)
+    select distinct on (added.id) added.id, judged.title, judged.body, judged.author, tireless_now()
+      from added
+      join judged on judged.number = added.number
 ), noted as (
     insert into job_event (job_id, at, kind, actor, detail)
     select id, tireless_now(), 'enqueued', %(actor)s, jsonb_build_object('lane', lane) from added
@@ -64,6 +72,7 @@ select judged.number, added.id as job_id,
             when write_refused then 'write_refused'
             when stale then 'stale'
             when cooling then 'cooling'
+            when not_entitled then 'not_entitled'
             else 'live' end as verdict
   from judged
   left join added on added.number = judged.number
