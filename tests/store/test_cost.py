@@ -254,6 +254,7 @@ def test_behind_an_old_snapshot_claims_do_not_read_what_was_claimed_before(full_
     """Five thousand claims whose dead versions nothing may clean away. A floor a lane and slots that are found newest
     first keep the five-thousandth as cheap as the first, within a few pages of what 32 claims leave."""
     with psycopg.connect(full_url) as old, psycopg.connect(full_url, autocommit=True) as conn:
+        release(conn, "w1")
         conn.execute("vacuum job")
         conn.execute("vacuum lane_slot")
         old.execute("set transaction isolation level repeatable read")
@@ -315,7 +316,15 @@ def test_a_renewal_touches_a_handful_of_buffers(full: Connection) -> None:
 def test_the_sweep_reads_live_rows_only(full: Connection) -> None:
     claimed(full)
     full.execute("vacuum job")
-    params = {"workers": None, "why": "x", "event": "lease_expired", "backoff": 30.0, "actor": "s"}
+    params = {
+        "workers": None,
+        "why": "x",
+        "event": "lease_expired",
+        "backoff": 30.0,
+        "actor": "s",
+        "agents": list(AgentKind),
+        **jobs._KNOWN,
+    }
     plan = explain(full, "expire_stale_claims", params)
     assert scans_of_job(plan) == {"job_held_idx"}
     assert part(plan, "stale")["Actual Rows"] == 0

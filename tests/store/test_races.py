@@ -216,6 +216,29 @@ def test_twenty_claimers_and_a_cap_of_three(race: Race, database_url: str) -> No
     assert scalar(race.conn, "select max(claim_seq) from job") == 1, "nothing was claimed twice"
 
 
+def test_rivals_in_a_hurry_never_come_away_empty_while_there_is_work(race: Race, database_url: str) -> None:
+    """What one of them claims and frees between another's look and its lock must not cost the other its turn."""
+    open_lanes(race.conn, cap=40)
+    enqueue(race.conn, [issue(n) for n in range(1, 201)])
+    errors: list[BaseException] = []
+
+    def work(name: str) -> None:
+        try:
+            with psycopg.connect(database_url, autocommit=True) as conn:
+                for _ in range(50):
+                    jobs.finish(conn, claimed(conn, name), JobState.DELIVERED, [])
+        except BaseException as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=work, args=(f"w{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert scalar(race.conn, "select count(*) from job where state = 'delivered'") == 200
+
+
 # Sweep, release, finish, renewal
 
 

@@ -39,6 +39,10 @@ _OUTAGE_CLASSES = ("08", "57P", "53")
 _OUTAGE_STATES = ("25006", "55P03", "57014", "40P01", "40001")
 
 
+# A migration has added a column: what this connection has prepared is of before, and nothing of it was executed.
+_STALE_PLAN = "RevalidateCachedQuery"
+
+
 class NoDatabase(TirelessError):
     """The database did not answer within the time given. Exit code 69."""
 
@@ -51,6 +55,8 @@ def is_outage(error: BaseException) -> bool:
     state = error.sqlstate
     if state is None:  # no answer from a server at all: refused, cut off, timed out
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    if error.diag.source_function == _STALE_PLAN:
+        return True
     return state in _OUTAGE_STATES or state.startswith(_OUTAGE_CLASSES)
 
 

@@ -34,7 +34,7 @@
       cross join lateral (
           select s.slot, s.free_since
             from lane_slot s
-           where s.lane = near.lane and s.open and s.job_id is null
+           where s.lane = near.lane and s.open and s.job_id is null and s.free_since <= near.newest
            order by s.free_since desc
            limit 1
              for no key update skip locked
