@@ -44,6 +44,12 @@ def boot_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def patience(config: Config) -> float:
+    """How long who holds a claim waits for one answer, in seconds: well below the margin, since until then it
+    cannot see that the trust is over."""
+    return min(10.0, config.lease.margin_seconds * 0.8)
+
+
 class LeaseKeeper:
     """Renews one claim from its own thread and connection, from `start` to `stop`.
 
@@ -64,6 +70,7 @@ class LeaseKeeper:
             timeout=config.database.connect_timeout_seconds,
             wait=self._wait,
             name=workers.session_name(claim.worker, "lease"),
+            patience=patience(config),
         )
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 

@@ -20,6 +20,9 @@ Only a list that was read after a job began may withdraw it, and not before the 
 missing from a list because rows moved between two of its pages. Only a list that was read after a job ended may
 start another for the same issue: an old list may still show the old label.
 
+After an outage of the database it sweeps later by as long as that took (15 s at most): a runner that was cut off too
+gives its job back itself, and burns no attempt by it, as a sweep would.
+
 TERM and INT: no new poll is begun, the threads finish the request that they are in, then it leaves; on TERM
 after a last pass over the outbox, since that comes when the host's runners have left. What it had taken and
 not done is due again within minutes.
@@ -75,6 +78,7 @@ from tireless.workspace import Workspaces
 log = logging.getLogger(__name__)
 
 _LAST_PASS_SECONDS = 20.0  # below what the supervisor gives the poller to leave
+_AFTER_OUTAGE_SECONDS = 15.0  # longer than a runner waits between two tries
 _SWEEP_SECONDS = 2.0
 _TIDY_SECONDS = 3600.0
 _SEEN_SECONDS = 60.0
@@ -134,6 +138,7 @@ class Poller:
         self._web_for = config
         self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # a thread has become free
         self._swept_at = float("-inf")
+        self._out_since: float | None = None  # the database, as far as the main thread has seen
         self._tidied_at = float("-inf")
         self._seen_at = float("-inf")
 
@@ -178,6 +183,7 @@ class Poller:
         except psycopg.Error as e:
             if not is_outage(e):
                 raise
+            self._out_since = self._out_since or time.monotonic()
             return wake
         if due is not None and due <= 0:
             self._begin_drain()
@@ -189,6 +195,11 @@ class Poller:
         if time.monotonic() - self._swept_at < _SWEEP_SECONDS:
             return
         self._swept_at = time.monotonic()
+        if self._out_since is not None:
+            # Runners that were cut off from the database as well speak first: they burn no attempt, a sweep does.
+            self._swept_at += min(self._swept_at - self._out_since, _AFTER_OUTAGE_SECONDS)
+            self._out_since = None
+            return
         self._say_seen(conn)
         jobs.expire_stale_claims(
             conn,

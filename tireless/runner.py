@@ -4,7 +4,8 @@ States      idle -> claimed -> running (prepare, agent, verify, push, announce) 
 
 Idle. It looks at the queue, then waits for a notification of its lane, or for `runner.wake_seconds` with jitter,
 and looks again: a lost notification costs at most that. It looks at once after each reconnect. An outage of the
-database is waited out; the main loop goes on turning, so it is not taken for a hang.
+database is waited out; the main loop goes on turning, so it is not taken for a hang. A claim whose answer got lost
+is taken up at the next look, or else it would stand until its lease ends.
 
 In hand. A thread of its own renews the lease (tireless/lease.py). The main thread works the phases
 (tireless/work.py), each recorded in the row when it is complete, and looks at the claim between any two steps
@@ -48,6 +49,7 @@ from tireless.work import Work
 log = logging.getLogger(__name__)
 
 _SEEN_SECONDS = 60.0
+_PATIENCE_SECONDS = 10.0  # for an answer at a look; a claim takes milliseconds
 
 
 def main(ctx: ChildContext) -> int:
@@ -66,9 +68,11 @@ class Runner:
             timeout=ctx.config.database.connect_timeout_seconds,
             wait=ctx.wait,
             name=workers.session_name(ctx.worker, f"runner {self._lane}"),
+            patience=_PATIENCE_SECONDS,
         )
         self._sandbox: Sandbox = sandboxes.probe(ctx.config.sandbox, hidden=hidden_paths(ctx))
         self._seen_at = float("-inf")
+        self._unanswered = False  # whether the last claim got no answer, and may have come about all the same
 
     def run(self) -> int:
         ctx = self._ctx
@@ -91,22 +95,36 @@ class Runner:
         try:
             with self._listener.connection() as conn:
                 self._say_seen(conn, claimed_at)
-                claim = jobs.claim_next(
-                    conn,
-                    self._ctx.worker,
-                    [self._lane],
-                    lease_seconds=self._ctx.config.lease.seconds,
-                    host=self._ctx.config.host,
-                )
+                claim = self._unanswered_claim(conn) if self._unanswered else None
+                self._unanswered = True
+                if claim is None:
+                    claim = jobs.claim_next(
+                        conn,
+                        self._ctx.worker,
+                        [self._lane],
+                        lease_seconds=self._ctx.config.lease.seconds,
+                        host=self._ctx.config.host,
+                    )
+                self._unanswered = False
         except UnknownValue as e:
             # Claimed, but not understood: a newer program's row. Its lease lets it go to a newer worker.
             log.error("claimed a job that this build does not understand error=%s", e)
+            self._unanswered = False
             return None, claimed_at
         except psycopg.Error as e:
             if not is_outage(e):
                 raise
             return None, claimed_at
         return claim, claimed_at
+
+    def _unanswered_claim(self, conn: psycopg.Connection) -> Claim | None:
+        """The claim that the last look asked for and was not told of, if there is one; it counts from now."""
+        workers.end_sessions(conn, self._ctx.worker, wait_seconds=0.5)
+        claim = jobs.held_claim(conn, self._ctx.worker)
+        if claim is None or jobs.renew_claim(conn, claim, lease_seconds=self._ctx.config.lease.seconds) is None:
+            return None
+        log.warning("claimed without an answer job=%s", claim.job.id)
+        return claim
 
     def _say_seen(self, conn: psycopg.Connection, now: float) -> None:
         if now - self._seen_at >= _SEEN_SECONDS:

@@ -72,7 +72,7 @@ from tireless.forge import (
 )
 from tireless.governor import Next
 from tireless.labels import is_opted_in
-from tireless.lease import LeaseKeeper
+from tireless.lease import LeaseKeeper, patience
 from tireless.process import ChildContext
 from tireless.redact import Redactor, secrets_in
 from tireless.store import budgets, jobs, lanes, refusals, repos, runs, workers, writes
@@ -174,6 +174,7 @@ class Work:
             url,
             timeout=self._config.database.connect_timeout_seconds,
             name=workers.session_name(claim.worker, "work"),
+            patience=patience(self._config),
         )
         self._agent_kind = claim.job.claimed_lane or claim.job.lane
         agent_env = agent_environment(self._config.lane[self._agent_kind])
@@ -262,7 +263,9 @@ class Work:
         try:
             collected = self._workspaces.collect(checkout, mirror, message)
         except (TooLarge, UnsafeWorkspace) as e:  # the same tomorrow: a person has to look
-            ending = dataclasses.replace(ending, state=JobState.FAILED, why=f"The work cannot be delivered: {e}.")
+            ending = dataclasses.replace(
+                ending, state=JobState.FAILED, why=f"The work cannot be delivered: {e}."
+            )
             self._advance(Phase.ANNOUNCE, result=ending.to_json())
             return
         if not collected.changed:

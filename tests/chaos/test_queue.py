@@ -110,7 +110,7 @@ def test_fault_02_stopped_before_it_starts_an_agent(make_world: Make, database_u
     """The first is stopped between the record of its run and the start of its agent: it starts none."""
     world = make_world(runners=2, tables=SHORT_LEASE)
     world.poll_every(1)
-    with Gate(database_url, "true", table="agent_run", event="insert") as gate:
+    with Gate(database_url, "true", table="agent_run", event="insert", at_commit=True) as gate:
         world.start()
         number = world.ask(*HELD)
         backend = gate.caught()
@@ -318,7 +318,7 @@ def unknown_row_held(world: World) -> str:
             " from tracked_repo returning id"
         ).fetchone()
         assert found is not None
-        conn.execute("update lane_slot set job_id = %s where slot = 2", found)
+        conn.execute("update lane_slot set job_id = %s where lane = 'claude_code' and slot = 2", found)
     return str(found[0])
 
 

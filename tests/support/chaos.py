@@ -145,6 +145,10 @@ class World(Rig):
         with self.connection() as conn:
             return conn.execute(query.encode(), params or None).fetchone()
 
+    def rows(self, query: str, *params: object) -> list[Any]:
+        with self.connection() as conn:
+            return conn.execute(query.encode(), params or None).fetchall()
+
     def assert_delivered_once(self, number: int) -> Job:
         """One job for the issue, delivered; one pull request for it; the issue tidied up."""
         job = self.wait_job(number)
@@ -228,22 +232,26 @@ class Gate:
     """Holds whoever is about to write rows of a table in a given way, until it is opened.
 
     A trigger waits on an advisory lock that this object holds. The held statement has locked its row already.
-    `when` is the trigger's condition over `old` and `new`.
+    `when` is the trigger's condition over `old` and `new`. `at_commit`: held in the commit instead.
     """
 
-    def __init__(self, url: str, when: str, *, table: str = "job", event: str = "update") -> None:
+    def __init__(
+        self, url: str, when: str, *, table: str = "job", event: str = "update", at_commit: bool = False
+    ) -> None:
         self._conn: Connection = psycopg.connect(url, autocommit=True)
         self._key = random.getrandbits(30)
-        self._name = f"gate_{self._key}"
+        self.name = f"gate_{self._key}"
         self._table = table
         self._conn.execute("select pg_advisory_lock(%s)", (self._key,))
         self._conn.execute(
-            f"create function {self._name}() returns trigger language plpgsql as $$ begin "
+            f"create function {self.name}() returns trigger language plpgsql as $$ begin "
             f"perform pg_advisory_xact_lock_shared({self._key}); return new; end $$".encode()
         )
         self._conn.execute(
-            f"create trigger {self._name} before {event} on {table} for each row "
-            f"when ({when}) execute function {self._name}()".encode()
+            f"create {'constraint' if at_commit else ''} trigger {self.name} "
+            f"{'after' if at_commit else 'before'} {event} on {table} "
+            f"{'deferrable initially deferred' if at_commit else ''} for each row "
+            f"when ({when}) execute function {self.name}()".encode()
         )
 
     @classmethod
@@ -253,7 +261,7 @@ class Gate:
 
     def caught(self, seconds: float = 20.0) -> int:
         """The backend that the gate holds, once it holds one."""
-        return wait_until(self.waiting, seconds, f"somebody at the gate {self._name}")
+        return wait_until(self.waiting, seconds, f"somebody at the gate {self.name}")
 
     def waiting(self) -> int | None:
         """A backend that the gate holds now."""
@@ -273,8 +281,9 @@ class Gate:
         self._conn.execute("select pg_advisory_lock(%s)", (self._key,))
 
     def close(self) -> None:
-        self._conn.execute("select pg_advisory_unlock_all()")
-        self._conn.execute(f"drop trigger if exists {self._name} on {self._table}".encode())
+        with contextlib.suppress(psycopg.OperationalError):  # the server may have crashed, and the lock with it
+            self._conn.execute("select pg_advisory_unlock_all()")
+            self._conn.execute(f"drop trigger if exists {self.name} on {self._table}".encode())
         self._conn.close()
 
     def __enter__(self) -> Self:

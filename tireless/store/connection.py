@@ -131,7 +131,10 @@ class Link:
     A statement that meets an outage closes the connection and raises; the next `connection()` opens a new one.
     """
 
-    def __init__(self, url: str, *, timeout: float = 5, name: str = "tireless") -> None:
+    def __init__(
+        self, url: str, *, timeout: float = 5, name: str = "tireless", patience: float = Session.patience
+    ) -> None:
+        self._patience = patience
         self._url = url
         self._timeout = timeout
         self._name = name
@@ -141,6 +144,7 @@ class Link:
     def connection(self) -> Iterator[Connection]:
         if self._conn is None or self._conn.closed:
             self._conn = connect(self._url, timeout=self._timeout, name=self._name)
+            self._conn.patience = self._patience
         try:
             yield self._conn
         except BaseException as e:

@@ -169,6 +169,12 @@ def claim_next(
     return None
 
 
+def held_claim(conn: Connection, worker: str) -> Claim | None:
+    """A claim of this worker that it has not begun to work. One whose claim got no answer looks for it here."""
+    found = row(conn, "held_claim", {"worker": worker})
+    return Claim(decode.job(found), worker, found["claim_seq"]) if found is not None else None
+
+
 _claims = itertools.count(1)
 
 

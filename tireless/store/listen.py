@@ -61,7 +61,10 @@ class Listener:
         timeout: float = 5,
         wait: Wait = plain_wait,
         name: str = "tireless",
+        patience: float = Session.patience,
     ) -> None:
+        """`patience`: how long the owner's own questions over `connection()` may take, in seconds."""
+        self._patience = patience
         self._url = url
         self._channels = tuple(channels)
         self._timeout = timeout
@@ -118,7 +121,7 @@ class Listener:
     def _prove_alive(self, conn: Session) -> None:
         conn.patience = _PATIENCE_SECONDS
         rows(conn, "backend_pid")
-        conn.patience = Session.patience
+        conn.patience = self._patience
         self._heard_at = time.monotonic()
 
     @staticmethod
@@ -162,6 +165,7 @@ class Listener:
         except BaseException:
             conn.close()
             raise
+        conn.patience = self._patience
         self._conn = conn
         self._heard_at = time.monotonic()
         self._failures = 0

@@ -66,9 +66,11 @@ def session_name(worker_id: str, what: str) -> str:
     return f"{_session_prefix(worker_id)} {what}"
 
 
-def end_sessions(conn: Connection, worker_id: str) -> int:
-    """End what a dead worker's statements still do in the server; how many sessions there were."""
-    return len(rows(conn, "end_sessions", {"prefix": _session_prefix(worker_id)}))
+def end_sessions(conn: Connection, worker_id: str, wait_seconds: float = 5.0) -> int:
+    """End what a worker's statements still do in the server, this connection's apart; how many sessions there were.
+    Waits so long for each to be gone."""
+    params = {"prefix": _session_prefix(worker_id), "wait": int(wait_seconds * 1000)}
+    return len(rows(conn, "end_sessions", params))
 
 
 def _session_prefix(worker_id: str) -> str:

@@ -75,6 +75,11 @@ def retry_later(conn: Connection, write: ForgeWrite, seconds: float, why: str) -
     run(conn, "retry_write", {"id": write.id, "seconds": seconds, "error": why})
 
 
+def unlock(conn: Connection, worker: str) -> int:
+    """Let go of what a dead worker had taken; how many."""
+    return run(conn, "unlock_writes", {"worker": worker})
+
+
 def void_refused(conn: Connection, repo: RepoRef, opted_in: Sequence[int]) -> int:
     """A complete sweep saw which issues carry the opt-in label; on all others a refused removal is settled."""
     params = {

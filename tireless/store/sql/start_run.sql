@@ -7,6 +7,7 @@ with mine as (
     insert into agent_run (id, job_id, claim_seq, agent, host, worker, session_id, resumed, started_at)
     select %(run)s, mine.id, %(seq)s, %(agent)s, %(host)s, %(worker)s, %(session)s, %(resumed)s, tireless_now()
       from mine
+    on conflict (id) do update set host = excluded.host -- asked again, since the first answer got lost
     returning *
 ), noted as (
     insert into job_event (job_id, at, kind, actor, detail)
