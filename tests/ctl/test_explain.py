@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.ctl.conftest import Ctl
 from tests.support.store import CC, queued, running, track
 from tireless.entities import JobState, PollResult, WorkerRole
-from tireless.store import jobs, lanes, repos, workers
+from tireless.store import jobs, lanes, refusals, repos, workers
 from tireless.store.queries import Connection
 
 
@@ -68,5 +68,7 @@ def test_an_issue_that_never_had_a_job(ctl: Ctl, conn: Connection) -> None:
     repos.record_poll(conn, repo.id, PollResult.CHANGED)
     assert reason(ctl) == "not_opted_in"
     document = ctl("explain", "acme/site#7", "--json").ok().json
+    refusals.add(conn, repo.id, 7, None)
+    assert reason(ctl) == "label_refused"
     assert document["job"] is None
     assert "with the label 'tireless'" in document["text"]

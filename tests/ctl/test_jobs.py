@@ -21,7 +21,7 @@ from tireless.entities import (
     WriteOp,
     WriteState,
 )
-from tireless.store import jobs, repos, runs, writes
+from tireless.store import jobs, refusals, repos, runs, writes
 from tireless.store.queries import Connection
 
 JOB_KEYS = {
@@ -231,7 +231,9 @@ def test_retry_uses_the_configured_label(ctl: Ctl, conn: Connection) -> None:
     assert writes.of_job(conn, job.id)[0].payload == {"name": "robot"}
 
 
-@pytest.mark.parametrize("case", ["live", "newer_live", "untracked", "disabled", "label_stuck"])
+@pytest.mark.parametrize(
+    "case", ["live", "newer_live", "untracked", "disabled", "label_stuck", "label_refused"]
+)
 def test_retry_is_refused_where_it_would_lead_nowhere(ctl: Ctl, conn: Connection, case: str) -> None:
     repo = track(conn)
     if case == "live":
@@ -247,6 +249,8 @@ def test_retry_is_refused_where_it_would_lead_nowhere(ctl: Ctl, conn: Connection
     elif case == "label_stuck":
         (write,) = writes.add(conn, job, [NewWrite(WriteOp.REMOVE_LABEL, {"name": "tireless"})])
         writes.refused(conn, write, "w1", "403 no permission")
+    elif case == "label_refused":
+        refusals.add(conn, repo.id, 7, None)
     before = writes.counts(conn)
 
     answer = ctl("retry", str(job.id))
@@ -258,6 +262,7 @@ def test_retry_is_refused_where_it_would_lead_nowhere(ctl: Ctl, conn: Connection
         "untracked": "is not tracked, so nobody would see the label",
         "disabled": "tireless-ctl repo enable",
         "label_stuck": "403 no permission); take it off by hand",
+        "label_refused": "was set by somebody who may not start work",
     }
     assert says[case] in answer.err
     assert writes.counts(conn) == before

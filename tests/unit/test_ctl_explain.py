@@ -101,6 +101,8 @@ def test_with_nothing_in_its_way_it_starts_soon() -> None:
         ({"repo": None}, "repo_untracked"),
         ({"repo": repo(schedule=PollSchedule(enabled=False))}, "repo_disabled"),
         ({"repo": repo(schedule=PollSchedule(quiet_from=time(11), quiet_until=time(13)))}, "repo_quiet"),
+        ({"repo": repo(held_until=NOW + timedelta(hours=1), hold_reason="budget")}, "repo_held"),
+        ({"lane": replace(LANE, probing=True, running=1)}, "lane_probing"),
         ({"repo": repo(max_running=2), "repo_running": 2}, "repo_limit"),
         ({"job": job(run_at=NOW + timedelta(minutes=5), last_error="boom")}, "backoff"),
         ({"job": job(work_host="elsewhere")}, "work_elsewhere"),
@@ -118,6 +120,8 @@ def test_what_no_longer_holds_is_no_reason() -> None:
     waited = job(work_host="elsewhere", updated_at=NOW - timedelta(hours=2))
     assert codes(replace(READY, job=waited)) == ["ready"]
     assert codes(replace(READY, repo=repo(max_running=2), repo_running=1)) == ["ready"]
+    assert codes(replace(READY, repo=repo(held_until=NOW, hold_reason="budget"))) == ["ready"]
+    assert codes(replace(READY, lane=replace(LANE, probing=True))) == ["ready"]
 
 
 def test_the_one_to_act_on_comes_first() -> None:
@@ -133,6 +137,11 @@ def test_held_jobs() -> None:
     expired = replace(held, claim_expires_at=NOW - timedelta(seconds=1))
     assert codes(replace(READY, job=expired)) == ["lease_expired"]
     assert "no poller is alive" in why(replace(READY, job=expired, alive=[]))[0].text
+
+
+def test_a_label_that_the_wrong_person_set() -> None:
+    ended = job(state=JobState.ABANDONED, finished_at=NOW)
+    assert codes(replace(READY, job=ended, label_refused=True)) == ["ended", "label_refused"]
 
 
 def test_ended_jobs_and_their_outbox() -> None:

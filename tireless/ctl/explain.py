@@ -24,7 +24,7 @@ from tireless.entities import (
     WriteOp,
     WriteState,
 )
-from tireless.store import jobs, lanes, repos, workers, writes
+from tireless.store import jobs, lanes, refusals, repos, workers, writes
 from tireless.store.queries import Connection
 from tireless.store.workers import Worker
 
@@ -38,6 +38,10 @@ examples
 """
 # How long a job whose workspace is on one host's disk waits for that host (store/sql/claim_next.sql).
 WORK_HOST_WAIT = timedelta(hours=1)
+LABEL_REFUSED = (
+    "the issue's label was set by somebody who may not start work (who.require); somebody who may takes it off and "
+    "sets it again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class Facts:
     alive: Sequence[Worker]  # processes that are there, of all hosts
     ahead: int  # jobs of its lane that go before it
     writes: Sequence[ForgeWrite] = ()
+    label_refused: bool = False  # whoever set the issue's label may not start work
     wake_seconds: float = 15.0
 
 
@@ -91,15 +96,18 @@ def gather(session: Session, conn: Connection, job: Job) -> Facts:
     now = clock(conn)
     held = jobs.find(conn, states=[JobState.CLAIMED, JobState.RUNNING], limit=100_000)
     waiting = jobs.find(conn, states=[JobState.PENDING], lane=job.lane, limit=100_000)
-    place = (job.priority, job.created_at, job.issue.number)
+    repo = next(iter(repos.find(conn, repo_id=job.repo_id)), None) if job.repo_id is not None else None
+    refused = refusals.of_repo(conn, repo.id) if repo is not None else {}
+    place = (job.priority, job.run_at, job.issue.number)
     return Facts(
         now=now,
         job=job,
         lane=next((lane for lane in lanes.all_lanes(conn) if lane.lane is job.lane), None),
-        repo=next(iter(repos.find(conn, repo_id=job.repo_id)), None) if job.repo_id is not None else None,
+        repo=repo,
         repo_running=sum(j.repo_id == job.repo_id for j in held),
         alive=[w for w in workers.of_host(conn) if session.is_alive(w, now)],
-        ahead=sum((j.priority, j.created_at, j.issue.number) < place and j.run_at <= now for j in waiting),
+        ahead=sum((j.priority, j.run_at, j.issue.number) < place and j.run_at <= now for j in waiting),
+        label_refused=job.issue.number in refused,
         writes=writes.of_job(conn, job.id),
         wake_seconds=session.config.runner.wake_seconds,
     )
@@ -108,7 +116,8 @@ def gather(session: Session, conn: Connection, job: Job) -> Facts:
 def why(facts: Facts) -> list[Reason]:
     """The reasons, the one to act on first; never empty."""
     if facts.job.state.terminal:
-        return [_ended(facts.job), *_outbox(facts)]
+        refused = [Reason("label_refused", LABEL_REFUSED)] if facts.label_refused else []
+        return [_ended(facts.job), *refused, *_outbox(facts)]
     if facts.job.state.held:
         return [_in_hand(facts), *_outbox(facts)]
     found = [*_lane(facts), *_workers(facts), *_repository(facts), *_job(facts), *_queue(facts)]
@@ -130,6 +139,10 @@ def _lane(facts: Facts) -> list[Reason]:
     elif lane.held and lane.held_until is not None and lane.held_until > facts.now:
         text = f"lane {name} is held until {when(lane.held_until)} ({lane.hold_reason}); it lifts by itself"
         found.append(Reason("lane_held", text))
+    if lane.probing and not found and lane.running > 0:
+        found.append(
+            Reason("lane_probing", f"lane {name} had a usage limit: one job goes first, and is running")
+        )
     if lane.cap == 0:
         text = f"the cap of lane {name} is 0; tireless-ctl lane cap {name} N raises it"
         found.append(Reason("lane_cap_zero", text))
@@ -157,6 +170,9 @@ def _repository(facts: Facts) -> list[Reason]:
     if not repo.schedule.enabled:
         text = f"its repository is disabled; tireless-ctl repo enable {repo.ref.full_name}"
         found.append(Reason("repo_disabled", text))
+    if repo.held_until is not None and repo.held_until > facts.now:
+        text = f"its repository is held until {when(repo.held_until)} ({repo.hold_reason})"
+        found.append(Reason("repo_held", f"{text}; tireless-ctl repo resume {repo.ref.full_name} ends that"))
     until = quiet_until(repo.schedule, facts.now)
     if until is not None:
         found.append(Reason("repo_quiet", f"its repository has quiet hours until {until}"))
@@ -273,6 +289,8 @@ def _why_no_job(session: Session, conn: Connection, issue: lookup.IssuePattern) 
         )
     now = clock(conn)
     polling = any(w.role is WorkerRole.POLLER and session.is_alive(w, now) for w in workers.of_host(conn))
+    if issue.number in refusals.of_repo(conn, found[0].id):
+        return Reason("label_refused", f"there is no job: {LABEL_REFUSED}")
     return why_no_job(found[0], session.config, polling, now)
 
 

@@ -24,7 +24,7 @@ from tireless.entities import (
     WriteOp,
     WriteState,
 )
-from tireless.store import jobs, repos, runs, writes
+from tireless.store import jobs, refusals, repos, runs, writes
 from tireless.store.queries import Connection
 
 JOBS_MORE = """\
@@ -288,6 +288,11 @@ def _may_retry(conn: Connection, job: Job, history: Sequence[Job]) -> TrackedRep
         raise Refused(f"{ref} is not tracked, so nobody would see the label; tireless-ctl repo add {ref}")
     if not found[0].schedule.enabled:
         raise Refused(f"{ref} is disabled, so nobody would see the label; tireless-ctl repo enable {ref}")
+    if job.issue.number in refusals.of_repo(conn, found[0].id):
+        raise Refused(
+            f"the label on {job.issue} was set by somebody who may not start work, and is still there; take it off "
+            "by hand and set it again"
+        )
     return found[0]
 
 

@@ -17,7 +17,7 @@ from tireless import embedded, process
 from tireless.config import Config, ConfigError, ForgeConfig, with_token
 from tireless.ctl.output import Output
 from tireless.entities import Forge, TirelessError
-from tireless.store import connection, lanes, migrate, queries
+from tireless.store import connection, lanes, migrate, status
 from tireless.store.connection import NoDatabase, is_outage
 from tireless.store.migrate import MigrationError, SchemaTooNew, SchemaTooOld
 from tireless.store.queries import Connection
@@ -97,10 +97,7 @@ class Session:
 
 def clock(conn: Connection) -> datetime:
     """The time of everything in the database."""
-    found = queries.row(conn, "now")
-    assert found is not None
-    moment: datetime = found["now"]
-    return moment
+    return status.now(conn)
 
 
 def bring_up_to_date(conn: Connection, config: Config) -> list[migrate.Migration]:
