@@ -78,6 +78,13 @@ def decide(conclusion: Conclusion, attempts: int, backoff_seconds: float) -> Dec
             return Decision(Next.RETRY, why, delay_seconds=delay)
 
 
+def in_words(detail: str) -> str:
+    """A conclusion's detail as a sentence without its full stop: about the agent ("ended its work"), unless it names
+    another subject itself ("the account is out of credit")."""
+    text = detail if detail.startswith("the ") else f"the agent {detail}"
+    return f"{text[0].upper()}{text[1:]}".rstrip(".")
+
+
 PROVEN = (Outcome.COMPLETED, Outcome.BLOCKED, Outcome.TURN_LIMIT, Outcome.BUDGET_LIMIT, Outcome.TIMED_OUT)
 
 

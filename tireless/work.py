@@ -457,15 +457,16 @@ class Work:
         job, lease = self._job, self._config.lease
         conclusion = dataclasses.replace(conclusion, detail=self._redactor(conclusion.detail))
         decision = governor.decide(conclusion, job.attempts, lease.backoff_seconds)
+        why = governor.in_words(decision.why)
         spent = not decision.keep_attempt and job.attempts >= job.max_attempts
         ending: Ending | None = None
         if decision.next is Next.JUDGE:
             ending = self._judge(checkout, conclusion)
         elif decision.next is Next.SAVE:
-            ending = Ending(JobState.BLOCKED, why=f"The agent {decision.why}.", summary=conclusion.final_text)
+            ending = Ending(JobState.BLOCKED, why=f"{why}.", summary=conclusion.final_text)
         elif decision.next is Next.FAIL or spent:
             tried = f" Gave up after {job.attempts} attempts." if spent and job.attempts > 1 else ""
-            ending = Ending(JobState.FAILED, why=f"The agent {decision.why}.{tried}")
+            ending = Ending(JobState.FAILED, why=f"{why}.{tried}")
         if ending is not None:
             cost = self._cost_with(run, conclusion)
             ending = dataclasses.replace(ending, cost_usd=cost).masked(self._redactor)
@@ -485,7 +486,7 @@ class Work:
                     conn,
                     self._claim,
                     JobState.PENDING,
-                    error=f"the agent {decision.why}",
+                    error=why,
                     keep_attempt=decision.keep_attempt,
                     delay_seconds=decision.delay_seconds,
                 )

@@ -8,7 +8,7 @@ import pytest
 
 from tireless.agents.base import Conclusion
 from tireless.entities import Outcome
-from tireless.governor import BACKOFF_CAP_SECONDS, Next, backoff, budget_holds, decide
+from tireless.governor import BACKOFF_CAP_SECONDS, Next, backoff, budget_holds, decide, in_words
 from tireless.store.budgets import Budget, Spending
 
 RESET = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -52,6 +52,17 @@ def test_each_outcome_leads_to_its_own_decision(
     assert (decision.delay_seconds > 0) is waits
     assert (decision.hold, decision.hold_until) == (holds, until)
     assert decision.why == "why"
+
+
+@pytest.mark.parametrize(
+    ("detail", "sentence"),
+    [
+        ("was cut off: exit 9", "The agent was cut off: exit 9"),
+        ("the account is out of credit: Pay first.", "The account is out of credit: Pay first"),
+    ],
+)
+def test_a_reason_reads_as_a_sentence(detail: str, sentence: str) -> None:
+    assert in_words(detail) == sentence
 
 
 def test_a_backoff_doubles_up_to_an_hour() -> None:

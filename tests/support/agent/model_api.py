@@ -4,8 +4,10 @@
         env = {"ANTHROPIC_BASE_URL": api.url, "ANTHROPIC_API_KEY": "not-a-key"}
 
 Each request that carries tools (the agent's own turns) takes the next turn of the script; the last one is
-repeated. Requests without tools (titles, summaries, quota checks) get a short text. Answers are streamed where
-`stream` is asked for. `api.turns` counts the agent's own requests; `api.bodies` holds them.
+repeated. Where several agents ask at once, the script is a mapping: a word (of the issue's title, say) that stands
+in one agent's conversation and in no other's, and that agent's script. Requests without tools (titles, summaries,
+quota checks) get a short text. Answers are streamed where `stream` is asked for. `api.turns` counts the agent's own
+requests; `api.bodies` holds them.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ class Turn:
     message: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     hold: threading.Event | None = None
+    output_tokens: int = 20  # as the API counts them; what a run costs is reckoned from it
 
 
 def say(text: str, headers: Mapping[str, str] | None = None) -> Turn:
@@ -63,9 +66,14 @@ def waiting(hold: threading.Event) -> Turn:
 
 
 class ModelApi:
-    def __init__(self, script: Sequence[Turn]) -> None:
-        self.script = list(script)
+    def __init__(self, script: Sequence[Turn] | Mapping[str, Sequence[Turn]]) -> None:
+        self.scripts = (
+            {word: list(turns) for word, turns in script.items()}
+            if isinstance(script, Mapping)
+            else {"": list(script)}
+        )
         self.bodies: list[dict[str, Any]] = []
+        self.asked: dict[str, int] = dict.fromkeys(self.scripts, 0)  # requests, by the script that answered
         self._lock = threading.Lock()
         api = self
 
@@ -95,6 +103,11 @@ class ModelApi:
     def turns(self) -> int:
         return len(self.bodies)
 
+    def answer(self, word: str, script: Sequence[Turn]) -> None:
+        """From now on, from its first turn on, another script for that conversation."""
+        with self._lock:
+            self.scripts[word], self.asked[word] = list(script), 0
+
     def __enter__(self) -> ModelApi:
         self._thread.start()
         return self
@@ -102,7 +115,7 @@ class ModelApi:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for turn in self.script:
+        for turn in (turn for turns in self.scripts.values() for turn in turns):
             if turn.hold is not None:
                 turn.hold.set()
         self._server.shutdown()
@@ -129,9 +142,17 @@ class ModelApi:
             handler.close_connection = True
 
     def _next(self, body: dict[str, Any]) -> Turn:
+        said = "" if "" in self.scripts else json.dumps(body.get("messages", []))
         with self._lock:
             self.bodies.append(body)
-            return self.script[min(len(self.bodies), len(self.script)) - 1]
+            word = next((word for word in self.scripts if word in said), None)
+            if word is None:
+                return Turn(
+                    status=400, error="invalid_request_error", message="no script for this conversation"
+                )
+            self.asked[word] += 1
+            script = self.scripts[word]
+            return script[min(self.asked[word], len(script)) - 1]
 
 
 def _blocks(body: dict[str, Any], turn: Turn) -> list[dict[str, Any]]:
@@ -156,7 +177,7 @@ def _message(body: dict[str, Any], turn: Turn) -> dict[str, Any]:
         "content": blocks,
         "stop_reason": "tool_use" if any(b["type"] == "tool_use" for b in blocks) else "end_turn",
         "stop_sequence": None,
-        "usage": {"input_tokens": 100, "output_tokens": 20},
+        "usage": {"input_tokens": 100, "output_tokens": turn.output_tokens},
     }
 
 
@@ -175,7 +196,7 @@ def _stream(handler: BaseHTTPRequestHandler, body: dict[str, Any], turn: Turn) -
         events.append({"type": "content_block_delta", "index": index, "delta": delta})
         events.append({"type": "content_block_stop", "index": index})
     stop = {"stop_reason": message["stop_reason"], "stop_sequence": None}
-    events.append({"type": "message_delta", "delta": stop, "usage": {"output_tokens": 20}})
+    events.append({"type": "message_delta", "delta": stop, "usage": {"output_tokens": turn.output_tokens}})
     events.append({"type": "message_stop"})
     data = b"".join(f"event: {e['type']}\ndata: {json.dumps(e)}\n\n".encode() for e in events)
     _send(handler, 200, "text/event-stream", data, turn.headers)
