@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.ctl.conftest import Ctl
-from tests.support.store import CC, OC, claim, queued, running
+from tests.support.store import CC, OC, claim, queued, running, spend
 from tireless.store import lanes
 from tireless.store.queries import Connection
 
 LANE_KEYS = {
     "lane", "cap", "running", "pending", "paused", "pause_reason", "held", "held_until", "hold_reason",
+    "probing", "daily_usd", "daily_jobs", "spent_today",
 }  # fmt: skip
 
 
@@ -29,7 +30,7 @@ def test_list_counts_what_runs_and_waits(ctl: Ctl, conn: Connection) -> None:
         "pending": 1,
     }
     lines = ctl("lane", "list").ok().out.splitlines()
-    assert lines[1].split() == ["claude_code", "1/4", "1", "open", "-"]
+    assert lines[1].split() == ["claude_code", "1/4", "1", "0.00", "USD,", "0", "jobs", "open", "-"]
 
 
 def test_cap_is_exact_at_once(ctl: Ctl, conn: Connection) -> None:
@@ -51,6 +52,36 @@ def test_pause_and_resume(ctl: Ctl, conn: Connection) -> None:
     assert ctl("lane", "resume", "cc").ok().out == "claude_code: resumed\n"
     assert claim(conn) is not None
     assert "was neither paused nor held" in ctl("lane", "resume", "cc").ok().out
+
+
+def test_a_budget_is_set_shown_and_taken_away(ctl: Ctl, conn: Connection) -> None:
+    queued(conn, 1)
+    spend(conn, running(conn), 1.25)
+    document = ctl("lane", "budget", "cc", "--usd", "5", "--jobs", "2", "--json").ok().json
+    assert (document["daily_usd"], document["daily_jobs"]) == (5.0, 2)
+    assert document["spent_today"] == {"usd": 1.25, "jobs": 1}
+    assert ctl("lane", "budget", "cc").ok().out == "claude_code: 1.25/5.00 USD, 1/2 jobs today\n"
+    assert "1.25/5.00 USD, 1/2 jobs" in ctl("lane", "list").ok().out
+    assert "1.25/5.00 USD, 1/2 jobs" in ctl("status").ok().out
+    document = ctl("lane", "budget", "cc", "--usd", "none", "--json").ok().json
+    assert (document["daily_usd"], document["daily_jobs"]) == (None, 2)
+    answer = ctl("lane", "budget", "cc", "--jobs", "none").ok().out
+    assert answer == "claude_code: 1.25 USD, 1 job today, without a limit\n"
+
+
+def test_a_raised_budget_says_what_still_holds_the_lane(ctl: Ctl, conn: Connection) -> None:
+    lanes.hold(conn, CC, "the lane's budget of 1 jobs a day is used up", seconds=3600)
+    answer = ctl("lane", "budget", "cc", "--jobs", "9").ok().out
+    assert "held: the lane's budget of 1 jobs a day is used up (until" in answer
+    assert "tireless-ctl lane resume claude_code ends that" in answer
+
+
+def test_a_lane_that_probes_says_so(ctl: Ctl, conn: Connection) -> None:
+    lanes.hold(conn, CC, "usage limit", seconds=60, probe=True)
+    conn.execute("update lane set held_until = now() where hold_reason is not null")
+    lanes.lift_ended_holds(conn)
+    assert ctl("lane", "list", "--json").ok().json[0]["probing"] is True
+    assert "probing  after a usage limit one job goes first" in ctl("lane", "list").ok().out
 
 
 def test_hold_for_a_while_and_until_a_moment(ctl: Ctl, conn: Connection) -> None:
@@ -80,6 +111,10 @@ def test_a_hold_without_an_end_is_not_shortened(ctl: Ctl, conn: Connection) -> N
         (["hold", "cc"], "one of the arguments --for --until is required"),
         (["hold", "cc", "--for", "2w"], "no length of time"),
         (["hold", "cc", "--until", "soon"], "no time such as"),
+        (["budget", "cc", "--usd", "0"], "neither `none` nor an amount of US dollars"),
+        (["budget", "cc", "--usd", "1e9"], "neither `none` nor an amount of US dollars"),
+        (["budget", "cc", "--jobs", "-1"], "--jobs"),
+        (["budget", "cc", "--jobs", "1.5"], "neither `none` nor a number of jobs"),
         ([], "COMMAND"),
     ],
 )
@@ -91,7 +126,13 @@ def test_what_makes_no_sense_is_a_usage_error(ctl: Ctl, argv: list[str], says: s
 
 def test_a_lane_without_a_row_says_what_makes_one(tmp_path: Path, database_url: str, conn: Connection) -> None:
     ctl = Ctl(tmp_path, database_url)
-    for argv in (["cap", "oc", "1"], ["pause", "oc"], ["resume", "oc"], ["hold", "oc", "--for", "1h"]):
+    for argv in (
+        ["cap", "oc", "1"],
+        ["pause", "oc"],
+        ["resume", "oc"],
+        ["hold", "oc", "--for", "1h"],
+        ["budget", "oc"],
+    ):
         answer = ctl("lane", *argv)
         assert answer.code == 1
         assert "has no row yet; start a supervisor or run tireless-ctl migrate" in answer.err

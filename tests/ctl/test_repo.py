@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
 from tests.ctl.conftest import TOKEN_VARIABLE, Ctl
 from tests.support.forge import FakeForge
-from tests.support.store import queued, running, track
+from tests.support.store import claim, queued, running, spend, track
 from tireless.entities import Forge, JobState, PollResult, RepoRef
 from tireless.store import jobs, repos, writes
 from tireless.store.queries import Connection
 
 REPO_KEYS = {
     "repo", "forge", "host", "owner", "name", "enabled", "interval_seconds", "quiet", "id", "clone_url",
-    "default_branch", "max_running", "verify_command", "last_polled_at", "last_full_sweep_at", "next_poll_at",
+    "default_branch", "max_running", "verify_command", "daily_usd", "daily_jobs", "held_until", "hold_reason",
+    "last_polled_at", "last_full_sweep_at", "next_poll_at",
     "poll_result", "poll_detail", "poll_failures", "created_at",
 }  # fmt: skip
 
@@ -218,3 +221,34 @@ def test_remove_keeps_history_and_refuses_live_jobs(ctl: Ctl, conn: Connection) 
     assert (ran.state, ran.cancel_requested_at is not None) == (JobState.RUNNING, True)
     assert waited.state is JobState.ABANDONED
     assert writes.of_job(conn, waited.id) != []  # its issue is told
+
+
+def test_a_budget_and_its_hold(ctl: Ctl, conn: Connection) -> None:
+    repo = track(conn)
+    queued(conn, 1, 2, repo=repo)
+    spend(conn, running(conn), 2.5)
+    document = ctl("repo", "set", "acme/site", "--daily-usd", "2.50", "--daily-jobs", "5", "--json").ok().json
+    assert (document["daily_usd"], document["daily_jobs"]) == (2.5, 5)
+    assert "2.50/2.50 USD, 1/5 jobs" in ctl("repo", "list").ok().out
+    until = datetime.now(UTC) + timedelta(hours=1)
+    repos.hold(conn, repo.id, "the repository's budget of 2.50 USD a day is used up (2.50 spent)", until)
+    assert claim(conn) is None
+    listed = ctl("repo", "list").ok().out
+    assert "held" in listed
+    assert "budget of 2.50 USD a day is used up (2.50 spent) (until" in listed
+    assert "HELD" in ctl("status").ok().out
+    assert [r["hold_reason"] is None for r in ctl("status", "--json").ok().json["repos"]["held"]] == [False]
+    assert ctl("repo", "resume", "acme/site").ok().out.startswith("resumed ")
+    assert claim(conn) is not None
+    assert ctl("repo", "resume", "acme/site").ok().out.startswith("was not held")
+    document = ctl("repo", "set", "acme/site", "--daily-usd", "none", "--json").ok().json
+    assert (document["daily_usd"], document["daily_jobs"]) == (None, 5)
+
+
+def test_resume_wakes_the_runners(ctl: Ctl, conn: Connection) -> None:
+    repo = track(conn)
+    queued(conn, 1, repo=repo)
+    repos.hold(conn, repo.id, "over", datetime.now(UTC) + timedelta(hours=1))
+    conn.execute("listen tireless_lane_claude_code")
+    ctl("repo", "resume", "acme/site").ok()
+    assert [n.channel for n in conn.notifies(timeout=5, stop_after=1)] == ["tireless_lane_claude_code"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 from tireless.entities import (
     AgentKind,
@@ -15,12 +16,14 @@ from tireless.entities import (
     Job,
     JobState,
     NewWrite,
+    Outcome,
     RepoRef,
     TrackedRepo,
+    Usage,
 )
 from tireless.labels import LabelProtocol
 from tireless.routing import RoutingTable
-from tireless.store import jobs, lanes, repos
+from tireless.store import jobs, lanes, repos, runs
 from tireless.store.jobs import Verdict
 from tireless.store.queries import Connection
 
@@ -105,6 +108,15 @@ def running(conn: Connection, worker: str = "w1") -> Claim:
     found = claimed(conn, worker)
     jobs.transition(conn, found, JobState.RUNNING)
     return found
+
+
+def spend(conn: Connection, claim: Claim, usd: float) -> None:
+    """A run of the claim's job that has cost so much."""
+    run_id = uuid4()
+    agent = claim.job.claimed_lane or claim.job.lane
+    runs.start(conn, claim, run_id, agent, host="here", session_id=None, resumed=False)
+    usage = Usage(cost_usd=usd)
+    runs.end(conn, run_id, claim.worker, Outcome.COMPLETED, detail="done", exit_code=0, usage=usage)
 
 
 def no_writes(job: Job) -> list[NewWrite]:

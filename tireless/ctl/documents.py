@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from tireless.entities import AgentRun, ForgeWrite, IssueRef, Job, JobEvent, Lane, TrackedRepo
+from tireless.store.budgets import Spent
 from tireless.store.workers import Worker
 
 _JOB_KEYS = (
@@ -18,7 +19,8 @@ _JOB_KEYS = (
 _RUN_KEYS = "id agent host session_id resumed started_at ended_at outcome detail exit_code"
 _USAGE_KEYS = "cost_usd input_tokens output_tokens turns model"
 _REPO_KEYS = (
-    "id clone_url default_branch max_running verify_command last_polled_at last_full_sweep_at next_poll_at "
+    "id clone_url default_branch max_running verify_command daily_usd daily_jobs held_until hold_reason "
+    "last_polled_at last_full_sweep_at next_poll_at "
     "poll_result poll_detail poll_failures created_at"
 )
 
@@ -71,6 +73,12 @@ def write(value: ForgeWrite) -> dict[str, Any]:
     }
 
 
+def spent(value: Spent | None) -> dict[str, Any]:
+    """Of the UTC day so far."""
+    found = value or Spent()
+    return {"usd": round(found.usd, 6), "jobs": found.jobs}
+
+
 def repo(value: TrackedRepo) -> dict[str, Any]:
     schedule = value.schedule
     quiet = None
@@ -94,7 +102,9 @@ def repo(value: TrackedRepo) -> dict[str, Any]:
 
 
 def lane(value: Lane) -> dict[str, Any]:
-    keys = "lane cap running pending paused pause_reason held held_until hold_reason"
+    keys = (
+        "lane cap running pending paused pause_reason held held_until hold_reason probing daily_usd daily_jobs"
+    )
     return _pick(value, keys)
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from tireless.ctl import documents, lookup
 from tireless.ctl.commands import Group
-from tireless.ctl.output import Cell, clean, when
+from tireless.ctl.output import Cell, clean, plural, when
 from tireless.ctl.session import Exit, Refused, Session
 from tireless.entities import AgentKind, Lane
-from tireless.store import lanes
+from tireless.store import budgets, lanes
+from tireless.store.budgets import Spent
 from tireless.store.queries import Connection
 
 CAP_MORE = """\
@@ -35,6 +38,14 @@ examples
   tireless-ctl lane hold oc --for 2h --reason "rate limit of the account"
   tireless-ctl lane hold oc --until 2026-05-01T06:00+02:00
 """
+BUDGET_MORE = """\
+What its runs may cost in a UTC day, over all hosts. What is reached holds the lane until that day ends; what
+runs then goes on. Only what is given is changed; without an option it tells what is set and spent.
+
+examples
+  tireless-ctl lane budget cc --usd 25 --jobs 40
+  tireless-ctl lane budget cc --usd none
+"""
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -47,6 +58,10 @@ def register(top: Group) -> None:
     pause = group.add("pause", run_pause, "start nothing more in a lane", PAUSE_MORE)
     _lane(pause)
     pause.add_argument("--reason", default="paused by an operator")
+    budget = group.add("budget", run_budget, "set what a lane may spend in a day", BUDGET_MORE)
+    _lane(budget)
+    budget.add_argument("--usd", type=daily_usd, metavar="N|none", help="US dollars a UTC day")
+    budget.add_argument("--jobs", type=daily_jobs, metavar="N|none", help="jobs a UTC day")
     _lane(group.add("resume", run_resume, "end a pause and a hold"))
     hold = group.add("hold", run_hold, "start nothing more in a lane for a while", HOLD_MORE)
     _lane(hold)
@@ -68,6 +83,26 @@ def _cap(text: str) -> int:
     return int(text)
 
 
+def daily_usd(text: str) -> float:
+    """US dollars a day; 0 stands for none."""
+    if text == "none":
+        return 0.0
+    if re.fullmatch(r"\d{1,7}(\.\d{1,6})?", text) is None or float(text) == 0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither `none` nor an amount of US dollars such as 12.50"
+        )
+    return float(text)
+
+
+def daily_jobs(text: str) -> int:
+    """Jobs a day; 0 stands for none."""
+    if text == "none":
+        return 0
+    if not re.fullmatch(r"[0-9]{1,7}", text) or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither `none` nor a number of jobs above 0")
+    return int(text)
+
+
 def _length(text: str) -> float:
     match = re.fullmatch(r"(\d{1,6})([smhd])", text)
     if match is None or int(match[1]) == 0:
@@ -85,18 +120,39 @@ def _moment(text: str) -> datetime:
 def run_list(session: Session) -> int:
     with session.database() as conn:
         found = lanes.all_lanes(conn)
-    session.out.give([documents.lane(lane) for lane in found], table(session, found))
+        spent = budgets.spent_by_lane(conn)
+    session.out.give(shown(found, spent), table(session, found, spent))
     return Exit.OK
 
 
-def table(session: Session, found: list[Lane]) -> str:
+def shown(found: list[Lane], spent: Mapping[AgentKind, Spent]) -> list[dict[str, Any]]:
+    """The lanes as documents, each with what the day has cost."""
+    return [{**documents.lane(lane), "spent_today": documents.spent(spent.get(lane.lane))} for lane in found]
+
+
+def table(session: Session, found: list[Lane], spent: Mapping[AgentKind, Spent]) -> str:
     if not found:
         return "no lane yet; a supervisor's first start makes them, or tireless-ctl migrate"
     rows: list[list[Cell | str]] = [
-        [lane.lane.value, f"{lane.running}/{lane.cap}", str(lane.pending), _state(lane), _why(lane)]
+        [
+            lane.lane.value,
+            f"{lane.running}/{lane.cap}",
+            str(lane.pending),
+            today(spent.get(lane.lane), lane.daily_usd, lane.daily_jobs),
+            _state(lane),
+            _why(lane),
+        ]
         for lane in found
     ]
-    return session.out.table(["LANE", "RUNNING", "WAITING", "STATE", "WHY"], rows)
+    return session.out.table(["LANE", "RUNNING", "WAITING", "TODAY", "STATE", "WHY"], rows)
+
+
+def today(spent: Spent | None, usd: float | None, jobs: int | None) -> str:
+    """What the UTC day has cost, of what it may: 1.20/5.00 USD, 3/10 jobs."""
+    found = spent or Spent()
+    money = f"{found.usd:.2f}" + (f"/{usd:.2f}" if usd is not None else "")
+    count = f"{found.jobs}/{jobs} jobs" if jobs is not None else plural(found.jobs, "job")
+    return f"{money} USD, {count}"
 
 
 def _state(lane: Lane) -> Cell:
@@ -104,6 +160,8 @@ def _state(lane: Lane) -> Cell:
         return Cell("paused", "bad")
     if lane.held:
         return Cell("held", "bad")
+    if lane.probing:
+        return Cell("probing", "busy")
     return Cell("full", "busy") if lane.running >= lane.cap else Cell("open", "good")
 
 
@@ -112,6 +170,8 @@ def _why(lane: Lane) -> str:
     if lane.held:
         end = f"until {when(lane.held_until)}" if lane.held_until else "until lane resume"
         parts.append(f"{clean(lane.hold_reason or '', 120)} ({end})")
+    elif lane.probing:
+        parts.append("after a usage limit one job goes first")
     return "; ".join(part for part in parts if part)
 
 
@@ -123,6 +183,25 @@ def run_cap(session: Session) -> int:
     if lane.running > lane.cap:
         text += "; what is above it runs to its end"
     session.out.give(documents.lane(lane), text)
+    return Exit.OK
+
+
+def run_budget(session: Session) -> int:
+    args = session.args
+    with session.database() as conn:
+        lane = _get(conn, args.lane)
+        usd = lane.daily_usd if args.usd is None else args.usd or None
+        jobs = lane.daily_jobs if args.jobs is None else args.jobs or None
+        if (usd, jobs) != (lane.daily_usd, lane.daily_jobs):
+            lanes.set_budget(conn, lane.lane, usd, jobs)
+        lane = _get(conn, args.lane)
+        spent = budgets.spent_by_lane(conn)
+    text = f"{lane.lane}: {today(spent.get(lane.lane), usd, jobs)} today"
+    if usd is None and jobs is None:
+        text += ", without a limit"
+    if lane.held:  # an earlier budget's hold, perhaps: it is not ended behind an operator's back
+        text += f"; held: {_why(lane)}; tireless-ctl lane resume {lane.lane} ends that"
+    session.out.give(shown([lane], spent)[0], text)
     return Exit.OK
 
 

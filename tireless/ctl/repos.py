@@ -15,12 +15,14 @@ import psycopg
 from tireless.config import ConfigError
 from tireless.ctl import documents, lookup
 from tireless.ctl.commands import Group
+from tireless.ctl.lanes import daily_jobs, daily_usd, today
 from tireless.ctl.output import Cell, age, clean, plural, seconds, when
 from tireless.ctl.session import Exit, Refused, Session, Usage, clock
 from tireless.delivery import writes_for_end
 from tireless.entities import PollResult, RepoRef, Repository, TrackedRepo
 from tireless.forge import Forbidden, ForgeClient, ForgeError, client_for
-from tireless.store import jobs, repos
+from tireless.store import budgets, jobs, repos
+from tireless.store.budgets import Spent
 from tireless.store.queries import Connection
 from tireless.store.repos import RepoSettings, settings_of
 
@@ -40,6 +42,11 @@ Only what is given is changed.
 examples
   tireless-ctl repo set acme/site --interval 300 --verify "npm test"
   tireless-ctl repo set acme/site --quiet off --max-running none --verify ""
+  tireless-ctl repo set acme/site --daily-usd 5 --daily-jobs 10
+"""
+RESUME_MORE = """\
+A repository is held when its budget of the day is used up, until that day ends (UTC). A budget that is still used
+up holds it again after the next run; repo set --daily-usd raises it.
 """
 REMOVE_MORE = """\
 Its finished jobs stay as history. With jobs that wait or run it is refused, unless --cancel ends them.
@@ -62,6 +69,8 @@ def register(top: Group) -> None:
     remove = group.add("remove", run_remove, "watch a repository no more", REMOVE_MORE)
     remove.add_argument("repo", metavar="REPO")
     remove.add_argument("--cancel", action="store_true", help="cancel its jobs that wait or run")
+    resume = group.add("resume", run_resume, "end a repository's hold", RESUME_MORE)
+    resume.add_argument("repo", metavar="REPO")
     for name, run, help in (
         ("enable", run_enable, "poll a repository and start its jobs again"),
         ("disable", run_disable, "neither poll a repository nor start its jobs; what runs goes on"),
@@ -81,6 +90,12 @@ def _settings(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--verify", metavar="COMMAND", help='run after the agent; it must end with 0; "" for none'
+    )
+    command.add_argument(
+        "--daily-usd", type=daily_usd, metavar="N", help="what its runs may cost a UTC day; `none` for no limit"
+    )
+    command.add_argument(
+        "--daily-jobs", type=daily_jobs, metavar="N", help="its jobs a UTC day; `none` for no limit"
     )
     command.add_argument("--branch", help="the branch that work starts from and pull requests go to")
     command.add_argument("--clone-url", type=_clone_url, metavar="URL", help="where git finds it")
@@ -221,6 +236,10 @@ def _changed(settings: RepoSettings, args: argparse.Namespace) -> RepoSettings:
         new["quiet_from"], new["quiet_until"] = args.quiet
     if args.max_running is not None:
         new["max_running"] = args.max_running or None
+    if args.daily_usd is not None:
+        new["daily_usd"] = args.daily_usd or None
+    if args.daily_jobs is not None:
+        new["daily_jobs"] = args.daily_jobs or None
     if args.verify is not None:
         new["verify_command"] = args.verify.strip() or None
     return replace(settings, **new)
@@ -240,28 +259,37 @@ def _with_zone(zone: str | None, action: Callable[[], TrackedRepo | None]) -> Tr
 def run_list(session: Session) -> int:
     with session.database() as conn:
         tracked = repos.tracked(conn, disabled_too=True)
+        spent = budgets.spent_by_repo(conn)
         now = clock(conn)
-    rows = [_row(repo, now) for repo in tracked]
-    head = ["NO", "REPOSITORY", "POLL", "EVERY", "QUIET", "LAST", "NEXT", "DETAIL"]
+    rows = [_row(repo, spent.get(repo.id), now) for repo in tracked]
+    head = ["NO", "REPOSITORY", "POLL", "EVERY", "QUIET", "TODAY", "LAST", "NEXT", "DETAIL"]
     text = session.out.table(head, rows) if rows else "no repository is tracked; tireless-ctl repo add"
-    session.out.give([documents.repo(r) for r in tracked], text)
+    document = [{**documents.repo(r), "spent_today": documents.spent(spent.get(r.id))} for r in tracked]
+    session.out.give(document, text)
     return Exit.OK
 
 
-def _row(repo: TrackedRepo, now: datetime) -> list[Cell | str]:
+def is_held(repo: TrackedRepo, now: datetime) -> bool:
+    """As the claim judges it."""
+    return repo.held_until is not None and repo.held_until > now
+
+
+def _row(repo: TrackedRepo, spent: Spent | None, now: datetime) -> list[Cell | str]:
     schedule = repo.schedule
     quiet = "-"
     if schedule.quiet_from is not None and schedule.quiet_until is not None:
         quiet = f"{schedule.quiet_from:%H:%M}-{schedule.quiet_until:%H:%M} {schedule.quiet_zone}"
+    held = is_held(repo, now)
     return [
         str(repo.id),
         str(repo.ref),
-        _state(repo),
+        Cell("held", "bad") if held and schedule.enabled else _state(repo),
         seconds(schedule.interval_seconds),
         quiet,
+        today(spent, repo.daily_usd, repo.daily_jobs),
         age(repo.last_polled_at, now),
         age(repo.next_poll_at, now) if schedule.enabled else "-",
-        clean(repo.poll_detail or "", 80),
+        clean(f"{repo.hold_reason} (until {when(repo.held_until)})" if held else repo.poll_detail or "", 80),
     ]
 
 
@@ -284,6 +312,16 @@ def run_set(session: Session) -> int:
         changed = _with_zone(session.args.zone, lambda: repos.update(conn, repo.id, settings))
         _wake(conn, repo)
     return _told(session, changed, repo, "changed")
+
+
+def run_resume(session: Session) -> int:
+    with session.database() as conn:
+        repo = lookup.repo(conn, session.args.repo, session.config)
+        held = is_held(repo, clock(conn))
+        repos.release_hold(conn, repo.id)
+        found = repos.find(conn, repo_id=repo.id)
+        _wake(conn, repo)
+    return _told(session, found[0] if found else None, repo, "resumed" if held else "was not held:")
 
 
 def run_enable(session: Session) -> int:

@@ -11,11 +11,14 @@ from tireless.agents import sandbox
 from tireless.config import Config, ConfigError
 from tireless.ctl import documents
 from tireless.ctl.commands import Group
+from tireless.ctl.lanes import shown as lane_documents
 from tireless.ctl.lanes import table as lane_table
-from tireless.ctl.output import Cell, age, clean, plural
+from tireless.ctl.output import Cell, age, clean, plural, when
+from tireless.ctl.repos import is_held
 from tireless.ctl.session import Exit, Session, clock
-from tireless.entities import JobState, Lane, PollResult, TrackedRepo, WorkerRole, WriteState
-from tireless.store import jobs, lanes, repos, workers, writes
+from tireless.entities import AgentKind, JobState, Lane, PollResult, TrackedRepo, WorkerRole, WriteState
+from tireless.store import budgets, jobs, lanes, repos, workers, writes
+from tireless.store.budgets import Spent
 from tireless.store.queries import Connection
 from tireless.store.workers import Worker
 
@@ -35,11 +38,16 @@ class Picture:
 
     now: datetime
     lanes: list[Lane]
+    spent: dict[AgentKind, Spent]  # of the UTC day so far
     workers: list[tuple[Worker, bool]]  # each with whether it is alive
     jobs: dict[JobState, int]
     writes: dict[WriteState, int]
     repos: list[TrackedRepo]
     sandbox: tuple[str, bool]  # in words, and whether it is as the configuration wants it
+
+    @property
+    def held_repos(self) -> list[TrackedRepo]:
+        return [r for r in self.repos if r.schedule.enabled and is_held(r, self.now)]
 
     @property
     def in_trouble(self) -> list[TrackedRepo]:
@@ -62,6 +70,7 @@ def look(session: Session, conn: Connection) -> Picture:
     return Picture(
         now=now,
         lanes=lanes.all_lanes(conn),
+        spent=budgets.spent_by_lane(conn),
         workers=[(w, session.is_alive(w, now)) for w in workers.of_host(conn)],
         jobs=jobs.counts(conn),
         writes=writes.counts(conn),
@@ -86,20 +95,24 @@ def _document(session: Session, picture: Picture) -> dict[str, Any]:
     return {
         "now": documents.plain(picture.now),
         "host": session.config.host,
-        "lanes": [documents.lane(lane) for lane in picture.lanes],
+        "lanes": lane_documents(picture.lanes, picture.spent),
         "workers": [documents.worker(w, alive) for w, alive in picture.workers],
         "jobs": {state.value: picture.jobs.get(state, 0) for state in JobState},
         "writes": {
             state.value: picture.writes.get(state, 0) for state in (WriteState.WAITING, WriteState.REFUSED)
         },
-        "repos": {"tracked": len(picture.repos), "in_trouble": [documents.repo(r) for r in picture.in_trouble]},
+        "repos": {
+            "tracked": len(picture.repos),
+            "in_trouble": [documents.repo(r) for r in picture.in_trouble],
+            "held": [documents.repo(r) for r in picture.held_repos],
+        },
         "sandbox": {"ok": picture.sandbox[1], "text": picture.sandbox[0]},
     }
 
 
 def _page(session: Session, picture: Picture) -> str:
     out = session.out
-    parts = [lane_table(session, picture.lanes), _workers(session, picture)]
+    parts = [lane_table(session, picture.lanes, picture.spent), _workers(session, picture)]
     queue = ", ".join(f"{n} {state}" for state in JobState if (n := picture.jobs.get(state, 0))) or "no job yet"
     waiting, refused = (picture.writes.get(s, 0) for s in (WriteState.WAITING, WriteState.REFUSED))
     enabled = sum(r.schedule.enabled for r in picture.repos)
@@ -113,6 +126,11 @@ def _page(session: Session, picture: Picture) -> str:
             ]
         )
     )
+    if picture.held_repos:
+        held: list[list[Cell | str]] = [
+            [str(r.ref), when(r.held_until) or "", clean(r.hold_reason or "", 120)] for r in picture.held_repos
+        ]
+        parts.append(out.table(["HELD", "UNTIL", "WHY"], held))
     if picture.in_trouble:
         head = ["IN TROUBLE", "POLL", "SINCE", "DETAIL"]
         parts.append(out.table(head, [_trouble_row(r, picture.now) for r in picture.in_trouble]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tireless.entities import AgentKind
-from tireless.store.queries import Connection, row
+from tireless.store.queries import Connection, row, rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,14 @@ class Budget:
     jobs: int | None
     usd_spent: float
     jobs_spent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Of a UTC day so far: US dollars, and jobs by their first run of the day."""
+
+    usd: float = 0.0
+    jobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +44,12 @@ def spent_today(conn: Connection, lane: AgentKind, repo_id: int | None) -> Spend
     lane_budget = Budget(r["lane_usd"], r["lane_jobs"], r["lane_usd_spent"], r["lane_jobs_spent"])
     repo_budget = Budget(r["repo_usd"], r["repo_jobs"], r["repo_usd_spent"], r["repo_jobs_spent"])
     return Spending(r["ends_at"], lane_budget, repo_budget if repo_id is not None else None)
+
+
+def spent_by_lane(conn: Connection) -> dict[AgentKind, Spent]:
+    return {AgentKind(r["lane"]): Spent(r["usd"], r["jobs"]) for r in rows(conn, "spent_by_lane")}
+
+
+def spent_by_repo(conn: Connection) -> dict[int, Spent]:
+    """By the row's number; who ran nothing is left out."""
+    return {r["repo_id"]: Spent(r["usd"], r["jobs"]) for r in rows(conn, "spent_by_repo")}

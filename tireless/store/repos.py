@@ -71,7 +71,7 @@ def hold(conn: Connection, repo_id: int, reason: str, until: datetime) -> None:
 
 
 def release_hold(conn: Connection, repo_id: int) -> None:
-    run(conn, "release_repo_hold", {"id": repo_id})
+    rows(conn, "release_repo_hold", {"id": repo_id})
 
 
 def rename(conn: Connection, repo_id: int, to: RepoRef, clone_url: str) -> None:
