@@ -10,7 +10,7 @@ daemonise falls to it. The agent writes its events straight into a file, so they
               write exit.json with "stopped": true.
     flooded   The agent printed more than it may (both streams together): stop.json says so, KILL to the tree,
               then as when stopping. The guard sees to it, since a runner may be busy for seconds and a disk
-              fills at a gigabyte a second.
+              fills at a gigabyte a second. What is beyond the limit is cut off the files.
     orphaned  The runner died (a parent-death signal, and a look at getppid with each tick): KILL the tree at
               once, since on TERM claude writes a false success; write nothing, so that the next runner
               knows that the run was cut off. If the main process had ended by itself before, exit.json
@@ -19,7 +19,8 @@ daemonise falls to it. The agent writes its events straight into a file, so they
 An agent that ended is ended: a TERM that comes later changes nothing in exit.json. If the guard itself is
 killed, the kernel kills the agent's main process (parent-death signal), and with it, behind bubblewrap, all of
 it; without bubblewrap the rest is found by its mark. Everything here is bounded: the guard never hangs.
-exit.json is replaced atomically; a run without one has no known end.
+exit.json is replaced atomically; a run without one has no known end. On a full disk it is left out, and all else
+is done as ever.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ class Guard:
                 self.stopped = True
                 self._kill_rest()
                 self._reap()
+                self._cut_flood()
                 break
         self._record()
         return 0 if self._kill_rest() else 3
@@ -166,6 +168,14 @@ class Guard:
             self._write("stop.json", {"reason": "transcript", "offset": most, "at": time.time()})
         return True
 
+    def _cut_flood(self) -> None:
+        """Nobody reads beyond the limit, and a gigabyte would have to be gone through by whoever reads on."""
+        for name in ("events.jsonl", "stderr.log"):
+            path = os.path.join(self.run_dir, name)
+            with contextlib.suppress(OSError):
+                if os.stat(path).st_size > self.spec["max_output"]:
+                    os.truncate(path, self.spec["max_output"])
+
     def _to_terminate(self) -> list[int]:
         """Bubblewrap's own processes are spared at first: a TERM to the outer one KILLs all that is inside."""
         found: list[int] = self.proctree.descendants(os.getpid())
@@ -183,12 +193,15 @@ class Guard:
 
     def _write(self, name: str, row: dict[str, Any]) -> None:
         path = os.path.join(self.run_dir, name)
-        fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w") as f:
-            json.dump(row, f)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(path + ".new", path)
+        try:
+            fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(fd, "w") as f:
+                json.dump(row, f)
+                f.flush()
+                os.fsync(f.fileno())
+            os.replace(path + ".new", path)
+        except OSError as e:  # a full disk must not keep the guard from ending the tree
+            print(f"{name} not written: {e}", file=sys.stderr)
 
 
 def _become_agent(run_dir: str, spec: dict[str, Any], bind_to_guard: Callable[[], None], report: int) -> None:

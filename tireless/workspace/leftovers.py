@@ -97,7 +97,7 @@ def _untracked(git: Git, where: Where, changes: _Changes) -> None:
 
 def _without_filtered(git: Git, where: Where, changes: _Changes) -> None:
     """Leave out what a filter would have to translate (LFS, encryption); without it the content is not what
-    belongs in a commit. An LFS pointer is its own translation."""
+    belongs in a commit. An LFS pointer is its own translation; git filters no links."""
     feed = b"".join(path + b"\0" for path in changes.written)
     fields = git(("check-attr", "-z", "--stdin", "filter"), where, stdin=feed).stdout.split(b"\0")
     filtered = {
@@ -106,7 +106,7 @@ def _without_filtered(git: Git, where: Where, changes: _Changes) -> None:
     }  # fmt: skip
     kept = []
     for path in changes.written:
-        if path in filtered and not _is_lfs_pointer(where, path):
+        if path in filtered and not _is_link(where, path) and not _is_lfs_pointer(where, path):
             changes.leave(path, "a filter is set for it, and filters are not run")
         else:
             kept.append(path)
@@ -121,6 +121,10 @@ def _sizes(where: Where, paths: Sequence[bytes]) -> Iterator[tuple[str, int]]:
 def _full(where: Where, path: bytes) -> bytes:
     assert where.work_tree is not None
     return os.path.join(os.fsencode(where.work_tree), path)
+
+
+def _is_link(where: Where, path: bytes) -> bool:
+    return stat.S_ISLNK(os.lstat(_full(where, path)).st_mode)
 
 
 def _is_lfs_pointer(where: Where, path: bytes) -> bool:
