@@ -27,6 +27,7 @@ from tireless.entities import (
     WriteOp,
     WriteState,
 )
+from tireless.store.budgets import Budget, Spending
 from tireless.store.workers import Worker
 
 NOW = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -75,6 +76,11 @@ RUNNER, POLLER = worker(WorkerRole.RUNNER), worker(WorkerRole.POLLER)
 READY = Facts(NOW, job(), LANE, repo(), 0, [RUNNER, POLLER], 0)
 
 
+LATER, MIDNIGHT = NOW + timedelta(days=2), NOW + timedelta(hours=12)
+FREE, USED = Budget(None, None, 9.0, 9), Budget(5.0, None, 5.0, 1)
+SPENT, REPO_SPENT = Spending(MIDNIGHT, USED, FREE), Spending(MIDNIGHT, FREE, USED)
+
+
 def write(state: WriteState, op: WriteOp = WriteOp.COMMENT, error: str | None = None) -> ForgeWrite:
     return ForgeWrite(1, UUID(int=1), ISSUE, op, {}, state, 1, NOW, error)
 
@@ -94,6 +100,8 @@ def test_with_nothing_in_its_way_it_starts_soon() -> None:
         ({"lane": replace(LANE, paused=True, pause_reason="x")}, "lane_paused"),
         ({"lane": replace(LANE, hold_reason="no login")}, "lane_held"),
         ({"lane": replace(LANE, hold_reason="limit", held_until=NOW + timedelta(hours=1))}, "lane_held"),
+        ({"lane": replace(LANE, hold_reason="budget", held_until=MIDNIGHT), "spending": SPENT}, "lane_budget"),
+        ({"lane": replace(LANE, hold_reason="limit", held_until=LATER), "spending": SPENT}, "lane_held"),
         ({"lane": replace(LANE, cap=0)}, "lane_cap_zero"),
         ({"lane": replace(LANE, running=2)}, "lane_full"),
         ({"alive": [POLLER]}, "no_runner"),
@@ -103,6 +111,7 @@ def test_with_nothing_in_its_way_it_starts_soon() -> None:
         ({"repo": repo(schedule=PollSchedule(quiet_from=time(11), quiet_until=time(13)))}, "repo_quiet"),
         ({"repo": repo(held_until=NOW + timedelta(hours=1), hold_reason="budget")}, "repo_held"),
         ({"lane": replace(LANE, probing=True, running=1)}, "lane_probing"),
+        ({"repo": repo(held_until=MIDNIGHT, hold_reason="x"), "spending": REPO_SPENT}, "repo_budget"),
         ({"repo": repo(max_running=2), "repo_running": 2}, "repo_limit"),
         ({"job": job(run_at=NOW + timedelta(minutes=5), last_error="boom")}, "backoff"),
         ({"job": job(work_host="elsewhere")}, "work_elsewhere"),

@@ -24,7 +24,9 @@ from tireless.entities import (
     WriteOp,
     WriteState,
 )
-from tireless.store import jobs, lanes, refusals, repos, workers, writes
+from tireless.governor import BudgetHold, budget_holds
+from tireless.store import budgets, jobs, lanes, refusals, repos, workers, writes
+from tireless.store.budgets import Spending
 from tireless.store.queries import Connection
 from tireless.store.workers import Worker
 
@@ -64,6 +66,12 @@ class Facts:
     writes: Sequence[ForgeWrite] = ()
     label_refused: bool = False  # whoever set the issue's label may not start work
     wake_seconds: float = 15.0
+    spending: Spending | None = None  # of the UTC day; None where neither lane nor repository has a budget
+
+    def used_up(self, *, of_lane: bool) -> BudgetHold | None:
+        """The budget that is used up, of the lane or of the repository."""
+        holds = budget_holds(self.spending) if self.spending is not None else ()
+        return next((hold for hold in holds if hold.of_lane is of_lane), None)
 
 
 def register(group: Group) -> None:
@@ -110,6 +118,7 @@ def gather(session: Session, conn: Connection, job: Job) -> Facts:
         label_refused=job.issue.number in refused,
         writes=writes.of_job(conn, job.id),
         wake_seconds=session.config.runner.wake_seconds,
+        spending=budgets.spent_today(conn, job.lane, job.repo_id),
     )
 
 
@@ -137,8 +146,7 @@ def _lane(facts: Facts) -> list[Reason]:
         text = f"lane {name} is held until an operator resumes it ({lane.hold_reason}); tireless-ctl lane resume {name}"
         found.append(Reason("lane_held", text))
     elif lane.held and lane.held_until is not None and lane.held_until > facts.now:
-        text = f"lane {name} is held until {when(lane.held_until)} ({lane.hold_reason}); it lifts by itself"
-        found.append(Reason("lane_held", text))
+        found.append(_held_lane(facts, lane, lane.held_until))
     if lane.probing and not found and lane.running > 0:
         found.append(
             Reason("lane_probing", f"lane {name} had a usage limit: one job goes first, and is running")
@@ -147,6 +155,17 @@ def _lane(facts: Facts) -> list[Reason]:
         text = f"the cap of lane {name} is 0; tireless-ctl lane cap {name} N raises it"
         found.append(Reason("lane_cap_zero", text))
     return found
+
+
+def _held_lane(facts: Facts, lane: Lane, until: datetime) -> Reason:
+    text = f"lane {lane.lane} is held until {when(until)} ({lane.hold_reason})"
+    used_up = facts.used_up(of_lane=True)
+    if used_up is not None and used_up.until == until:
+        more = (
+            f"; tireless-ctl lane budget {lane.lane} changes the budget, lane resume {lane.lane} ends the hold"
+        )
+        return Reason("lane_budget", text + more)
+    return Reason("lane_held", f"{text}; it lifts by itself")
 
 
 def _workers(facts: Facts) -> list[Reason]:
@@ -172,7 +191,8 @@ def _repository(facts: Facts) -> list[Reason]:
         found.append(Reason("repo_disabled", text))
     if repo.held_until is not None and repo.held_until > facts.now:
         text = f"its repository is held until {when(repo.held_until)} ({repo.hold_reason})"
-        found.append(Reason("repo_held", f"{text}; tireless-ctl repo resume {repo.ref.full_name} ends that"))
+        code = "repo_budget" if facts.used_up(of_lane=False) is not None else "repo_held"
+        found.append(Reason(code, f"{text}; tireless-ctl repo resume {repo.ref.full_name} ends that"))
     until = quiet_until(repo.schedule, facts.now)
     if until is not None:
         found.append(Reason("repo_quiet", f"its repository has quiet hours until {until}"))
