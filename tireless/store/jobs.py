@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 
@@ -110,6 +110,7 @@ def enqueue(
         params = {
             "repo_id": repo_id,
             **repo_params(repo),
+            "ids": [uuid4() for _ in asked],  # random bytes are dear where Postgres was built without OpenSSL
             "numbers": list(numbers),
             "titles": list(titles),
             "kinds": list(kinds),

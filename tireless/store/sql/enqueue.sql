@@ -5,9 +5,9 @@
 --   that somebody set who may not start work.
 with found as (
     select *
-      from unnest(%(numbers)s::bigint[], %(titles)s::text[], %(kinds)s::text[],
+      from unnest(%(ids)s::uuid[], %(numbers)s::bigint[], %(titles)s::text[], %(kinds)s::text[],
                   %(lanes)s::text[], %(child_lanes)s::text[], %(bodies)s::text[], %(authors)s::text[])
-        as f (number, title, kind, lane, child_lane, body, author)
+        as f (id, number, title, kind, lane, child_lane, body, author)
 ), judged as (
     select f.*, c.parent_job_id,
            exists (select from forge_write w
@@ -39,9 +39,9 @@ with found as (
         on c.forge = %(forge)s and lower(c.host) = lower(%(host)s) and lower(c.owner) = lower(%(owner)s)
        and lower(c.repo) = lower(%(repo)s) and c.number = f.number
 ), added as (
-    insert into job (repo_id, forge, host, owner, repo, number, title, kind, lane, parent_job_id, max_attempts,
+    insert into job (id, repo_id, forge, host, owner, repo, number, title, kind, lane, parent_job_id, max_attempts,
                      run_at, created_at, updated_at)
-    select %(repo_id)s, %(forge)s, %(host)s, %(owner)s, %(repo)s, number, title, kind,
+    select id, %(repo_id)s, %(forge)s, %(host)s, %(owner)s, %(repo)s, number, title, kind,
            case when parent_job_id is null then lane else child_lane end,
            parent_job_id, %(max_attempts)s, tireless_now(), tireless_now(), tireless_now()
       from judged
