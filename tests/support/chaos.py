@@ -269,6 +269,12 @@ class Gate:
         found = self._conn.execute(query, (self._key,)).fetchone()
         return int(found[0]) if found else None
 
+    def waiters(self) -> int:
+        query = "select count(*) from pg_locks where locktype = 'advisory' and objid = %s and not granted"
+        found = self._conn.execute(query, (self._key,)).fetchone()
+        assert found is not None
+        return int(found[0])
+
     def roll_back(self, backend: int) -> None:
         """The held statement never happened."""
         self._conn.execute("select pg_terminate_backend(%s, 5000)", (backend,))

@@ -174,12 +174,14 @@ class Rig:
         with self.connection() as conn:
             repos.add(conn, found.ref, repos.RepoSettings(found.clone_url, found.default_branch, **wanted))
 
-    def start(self, host: str | None = None, *, wait: bool = True) -> Supervisor:
+    def start(
+        self, host: str | None = None, *, wait: bool = True, env: Mapping[str, str] | None = None
+    ) -> Supervisor:
         host = host or self.host
         config = self.root / f"tireless-{host}.toml"
         argv = [sys.executable, "-m", "tireless.supervisor", "--config", str(config)]
         log = self.root / f"supervisor-{host}-{len(self.supervisors)}.log"
-        found = Supervisor(argv, {**self.environ(), "PYTHONPATH": str(CHECKOUT)}, log)
+        found = Supervisor(argv, {**self.environ(), "PYTHONPATH": str(CHECKOUT), **(env or {})}, log)
         self.supervisors.append(found)
         if wait:
             wait_until(
