@@ -95,6 +95,22 @@ def data_dir(config: Config) -> Path:
     return config.state_dir / "postgres"
 
 
+def was_made(config: Config) -> bool:
+    """Whether the database is there. What cannot be looked at counts as one: to use it tells why not."""
+    try:
+        (data_dir(config) / "PG_VERSION").stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def demand_installed(config: Config) -> None:
+    """EmbeddedMissing if the server's programs are not on this machine."""
+    _programs(config)
+
+
 def start(config: Config) -> str:
     """Start the embedded server, or join the running one, and keep it; its URL. Idempotent."""
     return _start_and_keep(config)
@@ -226,6 +242,7 @@ def _start(config: Config) -> str:
             _make(config, account, programs)
         _check_version(config)
         _clear_after_crash(config)
+        _admit(account, data_dir(config))
         _launch(config, account, programs)
     while (running := _running(config)) is None or not running.ready:
         if running is None or time.monotonic() >= deadline:
@@ -310,12 +327,17 @@ def _make(config: Config, account: _Account, programs: Path) -> None:
         f"-U {ROLE} --auth-local=peer --auth-host=reject -E UTF8 --locale=C --data-checksums --no-instructions"
     )
     _demand(account, programs / "initdb", ("-D", str(fresh), *options.split()))
-    names = sorted({"root", account.name})
-    _write(account, fresh / "pg_ident.conf", "".join(f'tireless "{name}" {ROLE}\n' for name in names))
-    _write(account, fresh / "pg_hba.conf", "local all all peer map=tireless\n")
+    _admit(account, fresh)
     single = ("--single", "-D", str(fresh), "postgres")
     _demand(account, programs / "postgres", single, f"create database {DATABASE}\n")
     os.rename(fresh, place)
+
+
+def _admit(account: _Account, place: Path) -> None:
+    """Who may connect. Written at each start: a state directory may have been given to another account since."""
+    names = sorted({"root", account.name})
+    _write(account, place / "pg_ident.conf", "".join(f'tireless "{name}" {ROLE}\n' for name in names))
+    _write(account, place / "pg_hba.conf", "local all all peer map=tireless\n")
 
 
 def _write(account: _Account, file: Path, text: str) -> None:

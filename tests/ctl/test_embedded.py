@@ -327,6 +327,18 @@ def use_his(config: Config) -> Callable[[], None]:
 
 
 @root_only
+def test_a_state_directory_that_was_given_to_another_account_is_his(config: Config) -> None:
+    """A first `doctor` by root, then a service manager that hands the directory to the service's user."""
+    with connect(embedded.start(config)) as conn:
+        conn.execute("create table his (n int)")
+    embedded.stop(config)
+    config.state_dir.parent.chmod(0o755)
+    subprocess.run(["chown", "-R", "nobody", str(config.state_dir)], check=True)
+    embedded._let_in(config, embedded._own_account(), embedded._programs(config))
+    as_user("nobody", use_his(config))
+
+
+@root_only
 def test_a_stranger_is_told_whose_it_is(config: Config) -> None:
     embedded.start(config)
     config.state_dir.parent.chmod(0o755)
