@@ -13,7 +13,7 @@ import pytest
 from tests.ctl.conftest import Ctl
 from tests.support import postgres
 from tireless import embedded
-from tireless.ctl.cli import parser
+from tireless.ctl.cli import main, parser
 from tireless.store.queries import Connection
 
 ROOT = Path(__file__).parents[2]
@@ -66,6 +66,23 @@ def test_an_empty_database_is_78_until_it_is_migrated(tmp_path: Path, pg_server:
         assert ctl("migrate", "--json").ok().json == {"applied": []}
         assert ctl("migrate", "--check", "--json").ok().json == {"missing": []}
         assert len(ctl("lane", "list", "--json").ok().json) == 2
+
+
+def test_the_first_repository_gives_an_empty_database_its_tables(
+    tmp_path: Path, pg_server: postgres.Server
+) -> None:
+    with pg_server.database(empty=True) as url:
+        ctl = Ctl(tmp_path, url)
+        ctl("repo", "add", "github:github.com/acme/site", "--offline").ok()
+        assert len(ctl("lane", "list", "--json").ok().json) == 2
+
+
+def test_doctor_goes_no_further_than_the_schema(tmp_path: Path, pg_server: postgres.Server) -> None:
+    with pg_server.database(empty=True) as url:
+        found = {c["name"]: c for c in Ctl(tmp_path, url)("doctor", "--json").json["checks"]}
+    assert found["database"]["level"] == "ok"
+    assert found["schema"]["detail"] == "the database is empty; run tireless-ctl migrate"
+    assert not {"clock", "notifications", "supervisor"} & set(found)
 
 
 def test_a_newer_breaking_schema_is_78_and_a_harmless_one_goes_on(ctl: Ctl, conn: Connection) -> None:
@@ -175,3 +192,25 @@ def test_an_unusable_state_directory_is_78(tmp_path: Path) -> None:
     answer = ctl("jobs")
     assert answer.code == 78
     assert f"state_dir {ctl.state_dir} cannot be used" in answer.err
+
+
+def test_a_command_that_looks_makes_no_database(own: Ctl) -> None:
+    for argv in (["status"], ["jobs"], ["repo", "list"], ["lane", "pause", "cc"], ["migrate", "--check"]):
+        answer = own(*argv)
+        assert (answer.code, answer.out) == (69, "")
+        assert f"there is no database yet ({own.state_dir / 'postgres'} is not there" in answer.err
+        assert "tireless-ctl migrate" in answer.err
+    found = {c["name"]: c for c in own("doctor", "--json").json["checks"]}
+    assert found["database"]["level"] == "warn"
+    assert not own.state_dir.exists()
+
+
+def test_without_a_configuration_it_says_where_it_looked(
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tireless.config.DEFAULT_PATHS", (f"{ctl.root}/none.toml",))
+    monkeypatch.setenv("TIRELESS_DATABASE_URL", str(ctl.url))
+    assert main(["jobs"]) == 0
+    said = f"no configuration found (looked at $TIRELESS_CONFIG, {ctl.root}/none.toml); using defaults\n"
+    assert capsys.readouterr().err == said
+    assert "no configuration found" not in ctl("jobs").ok().err

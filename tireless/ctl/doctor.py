@@ -16,6 +16,7 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
+from tireless import embedded
 from tireless.agents.base import AgentMissing
 from tireless.agents.environment import find_program, lane_environment
 from tireless.config import Config, ConfigError, ForgeConfig, LaneConfig, SandboxMode
@@ -33,7 +34,7 @@ from tireless.workspace.command import MIN_GIT
 
 MORE = """\
 `warn` works and wants a look, `fail` does not work. Exit code 1 if anything fails. It asks each forge who its
-token belongs to, and starts nothing and changes nothing, but the embedded database where that is not running.
+token belongs to, and makes and changes nothing; an embedded database that is there is started for the look.
 
 examples
   tireless-ctl doctor
@@ -146,14 +147,22 @@ def _version_of(argv: list[str]) -> str | None:
 
 def _database(session: Session) -> Iterator[Check]:
     """One check after the other, as far as they lead."""
+    config = session.config
     try:
+        if config.database.url is None and not embedded.was_made(config):
+            embedded.demand_installed(config)
+            text = f"none yet in {embedded.data_dir(config)}; tireless-ctl migrate or a supervisor makes it"
+            yield Check("database", Level.WARN, text)
+            return
         with session.url() as url, session.connect(url) as conn:
             yield _server(session.config, url, conn)
-            yield _schema(conn)
+            schema = _schema(conn)
+            yield schema
+            if schema.level is not Level.OK:
+                return
             yield _clocks(conn)
             yield _notifications(session.config, url)
-            if migrate_is_done(conn):
-                yield from _work(session, conn)
+            yield from _work(session, conn)
     except (NoDatabase, ConfigError) as e:
         yield Check("database", Level.FAIL, str(e))
     except psycopg.Error as e:
@@ -180,10 +189,6 @@ def _schema(conn: Connection) -> Check:
         return Check("schema", Level.FAIL, str(e))
     newest = migrate.shipped()[-1]
     return Check("schema", Level.OK, f"{newest.version:04d}_{newest.name}")
-
-
-def migrate_is_done(conn: Connection) -> bool:
-    return _schema(conn).level is Level.OK
 
 
 def _clocks(conn: Connection) -> Check:

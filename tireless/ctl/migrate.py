@@ -25,7 +25,7 @@ def register(group: Group) -> None:
 
 
 def run(session: Session) -> int:
-    with session.url(prepare=False) as url, session.connect(url) as conn:
+    with session.url(prepare=False, create=not session.args.check) as url, session.connect(url) as conn:
         if session.args.check:
             return _check(session, _missing(conn))
         applied = bring_up_to_date(conn, session.config)

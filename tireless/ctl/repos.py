@@ -153,7 +153,7 @@ def run_add(session: Session) -> int:
         ),
         args,
     )
-    with session.database() as conn:
+    with session.database(create=True) as conn:
         added = _with_zone(args.zone, lambda: repos.add(conn, found.ref, settings))
         if added is None:
             raise Refused(f"{found.ref} is tracked already; repo set changes it")

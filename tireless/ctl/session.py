@@ -50,12 +50,18 @@ class Session:
     out: Output
 
     @contextlib.contextmanager
-    def url(self, prepare: bool = True) -> Iterator[str]:
+    def url(self, prepare: bool = True, create: bool = False) -> Iterator[str]:
         """Where the database is. An embedded server that nobody else has started is started for this command (and
-        brought up to date with `prepare`: nobody else can have done it), and stopped afterwards."""
+        brought up to date with `prepare`: nobody else can have done it), and stopped afterwards. One that was never
+        made is made with `create` only: NoDatabase otherwise, a command that looks leaves nothing behind."""
         if self.config.database.url is not None:
             yield self.config.database.url
             return
+        if not create and not embedded.was_made(self.config):
+            raise NoDatabase(
+                f"there is no database yet ({embedded.data_dir(self.config)} is not there, and no database.url is "
+                "set); tireless-ctl migrate, repo add, or the first start of tireless-supervisor makes it"
+            )
         with embedded.borrowed(self.config) as (url, started):
             if started and prepare:
                 with self.connect(url) as conn:
@@ -68,9 +74,12 @@ class Session:
         )
 
     @contextlib.contextmanager
-    def database(self) -> Iterator[Connection]:
-        """A connection to a database whose schema this program can work with."""
-        with self.url() as url, self.connect(url) as conn:
+    def database(self, create: bool = False) -> Iterator[Connection]:
+        """A connection to a database whose schema this program can work with. With `create` one without any
+        tables is given them; an older schema is left to `migrate`, since other hosts may work with it."""
+        with self.url(create=create) as url, self.connect(url) as conn:
+            if create and migrate.is_empty(conn):
+                bring_up_to_date(conn, self.config)
             migrate.check(conn)
             yield conn
 

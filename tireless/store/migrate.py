@@ -121,6 +121,14 @@ def pending(conn: Connection, ours: Sequence[Migration]) -> list[Migration]:
     return missing
 
 
+def is_empty(conn: Connection) -> bool:
+    """Whether no migration was ever applied."""
+    try:
+        return not rows(conn, "schema_migrations")
+    except psycopg.errors.UndefinedTable:
+        return True
+
+
 def check(conn: Connection) -> None:
     """Whether this program can work with the database as it is. Raises SchemaTooNew, SchemaTooOld."""
     try:
