@@ -111,22 +111,6 @@ def demand_installed(config: Config) -> None:
     _programs(config)
 
 
-def was_made(config: Config) -> bool:
-    """Whether the database is there. What cannot be looked at counts as one: to use it tells why not."""
-    try:
-        (data_dir(config) / "PG_VERSION").stat()
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def demand_installed(config: Config) -> None:
-    """EmbeddedMissing if the server's programs are not on this machine."""
-    _programs(config)
-
-
 def start(config: Config) -> str:
     """Start the embedded server, or join the running one, and keep it; its URL. Idempotent."""
     return _start_and_keep(config)
