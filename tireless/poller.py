@@ -2,8 +2,8 @@
 
 Main loop. Each turn it takes the repositories whose poll is due and hands them to a few threads, and has one thread
 drain `forge_write`; every few seconds it sweeps expired leases and lifts ended holds; every hour it prunes finished
-jobs and removes their workspaces. Then it waits for a notification (`tireless-ctl repo poll`), for what is due next,
-for a thread to become free, or for `poller.wake_seconds`.
+jobs, every ten minutes it removes workspaces that are old or take too much room. Then it waits for a notification
+(`tireless-ctl repo poll`), for what is due next, for a thread to become free, or for `poller.wake_seconds`.
 
 A poll. The forge is asked with no transaction open. What it answered, the jobs that follow from it, and the
 validators (ETag, hash) that let the next poll be cheap are then stored in one transaction. Died in between,
@@ -43,7 +43,7 @@ from typing import Any
 
 import psycopg
 
-from tireless import delivery, embedded, outbox, web, who
+from tireless import delivery, embedded, outbox, proctree, web, who
 from tireless.config import Config
 from tireless.entities import (
     Issue,
@@ -81,6 +81,7 @@ _LAST_PASS_SECONDS = 20.0  # below what the supervisor gives the poller to leave
 _AFTER_OUTAGE_SECONDS = 15.0  # longer than a runner waits between two tries
 _SWEEP_SECONDS = 2.0
 _TIDY_SECONDS = 3600.0
+_CLEAR_SECONDS = 600.0
 _SEEN_SECONDS = 60.0
 _FAILED: tuple[tuple[type[ForgeError], PollResult], ...] = (
     (NotFound, PollResult.MISSING),
@@ -140,6 +141,7 @@ class Poller:
         self._swept_at = float("-inf")
         self._out_since: float | None = None  # the database, as far as the main thread has seen
         self._tidied_at = float("-inf")
+        self._cleared_at = float("-inf")
         self._seen_at = float("-inf")
 
     def run(self) -> int:
@@ -258,11 +260,14 @@ class Poller:
         if time.monotonic() - self._tidied_at >= _TIDY_SECONDS:
             jobs.prune(conn, self._ctx.config.poller.keep_days)
             workers.prune(conn)
-            self._submit(self._collect_garbage)
             self._tidied_at = time.monotonic()
+        if time.monotonic() - self._cleared_at >= _CLEAR_SECONDS:
+            self._submit(self._collect_garbage)
+            self._cleared_at = time.monotonic()
 
     def _collect_garbage(self) -> None:
-        """Remove the workspaces of jobs that ended some days ago; never one of a live job."""
+        """Remove the workspaces of jobs that ended some days ago, and older ones sooner where they take too much
+        room; never one of a live job."""
         config = self._ctx.config
         workspaces = Workspaces(
             config.state_dir,
@@ -273,8 +278,14 @@ class Poller:
         )
         found = workspaces.jobs()
         with self._connect() as conn:
-            keep = jobs.live_among(conn, found)
-        removed = workspaces.collect_garbage(keep, config.runner.keep_workspace_days * 86_400)
+            live = set(jobs.live_among(conn, found))
+        # A job may have ended in its row while its agent is still being ended.
+        running = proctree.marks()
+        ended = [job for job in found if job not in live and str(job) not in running]
+        most = config.runner.workspace_disk_mb
+        removed = workspaces.collect_garbage(
+            ended, config.runner.keep_workspace_days * 86_400, None if most is None else most * 1024 * 1024
+        )
         if removed:
             log.info("workspaces removed count=%d", len(removed))
 

@@ -112,6 +112,21 @@ def marked(value: str | None = None, mark: str = MARK) -> list[int]:
     return found
 
 
+def marks() -> set[str]:
+    """The values of TIRELESS_JOB among live processes."""
+    found = set()
+    for pid in marked():
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as f:
+                entries = f.read().split(b"\0")
+        except OSError:
+            continue
+        found |= {
+            e.partition(b"=")[2].decode("ascii", "replace") for e in entries if e.startswith(MARK.encode())
+        }
+    return found
+
+
 def send(targets: Iterable[int], sig: int) -> None:
     for pid in targets:
         with contextlib.suppress(ProcessLookupError, PermissionError):

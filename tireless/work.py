@@ -23,7 +23,9 @@ from __future__ import annotations
 import dataclasses
 import errno
 import logging
+import os
 import secrets
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -98,6 +100,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_LEAST_ROOM_BYTES = 64 * 1024
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _USAGE_SECONDS = 10.0
 _GUARD_SECONDS = 2.0  # for the guard of an earlier run to leave; it looks for its runner each second
@@ -391,6 +394,10 @@ class Work:
         if left is not None and (conclusion.outcome is not Outcome.COMPLETED or not self._keeper.trusted):
             self._record_stopped(checkout, run_id, conclusion)
             raise left
+        if conclusion.outcome is not Outcome.COMPLETED and _is_full(checkout.run):
+            # Not its fault, and what it printed is not all there.
+            self._record_stopped(checkout, run_id, conclusion)
+            raise _Passing(f"the disk under {self._config.state_dir} is full: the agent {conclusion.detail}")
         return run, conclusion
 
     def _start_run(self, conn: Connection, run_id: UUID, task: Task) -> AgentRun:
@@ -899,6 +906,17 @@ class Work:
         new = delivery.writes_for_ending(self._config, job, ending, "")
         self._db(lambda c: jobs.finish(c, self._claim, JobState.FAILED, new, error=ending.why))
         self._drain_writes()
+
+
+def _is_full(directory: Path) -> bool:
+    try:
+        with tempfile.TemporaryFile(dir=directory) as f:
+            f.write(b"x" * _LEAST_ROOM_BYTES)
+            f.flush()
+            os.fsync(f.fileno())
+    except OSError as e:
+        return e.errno in _DISK
+    return False
 
 
 def _run_dir(checkout: Checkout, run_id: UUID) -> Path:

@@ -189,21 +189,33 @@ def test_what_is_removed_is_gone_with_its_refs(world: World) -> None:
     assert other.path.is_dir()
 
 
-def test_garbage_is_what_is_old_and_not_kept(world: World) -> None:
-    for job in ("old", "kept", "young"):
+def test_garbage_is_what_has_ended_and_is_old(world: World) -> None:
+    for job in ("old", "live", "young"):
         world.start(job)
     usage = world.spaces.disk_usage()
     assert usage.work > 0
     assert usage.mirrors > 0
     _age(world.state / "work/old")
-    _age(world.state / "work/kept")
-    assert world.spaces.collect_garbage(["kept"], older_than=3600) == ["old"]
-    assert sorted(path.name for path in (world.state / "work").iterdir()) == ["kept", "young"]
+    _age(world.state / "work/live")
+    assert world.spaces.collect_garbage(["old", "young", "unknown"], older_than=3600) == ["old"]
+    assert sorted(path.name for path in (world.state / "work").iterdir()) == ["live", "young"]
     assert world.spaces.disk_usage().work < usage.work
 
 
-def _age(root: Path) -> None:
-    os.utime(root / "checkout.json", (0, 0))
+def test_over_its_size_the_oldest_that_have_ended_go_first(world: World) -> None:
+    for age, job in enumerate(("live", "third", "second", "first")):
+        world.start(job)
+        (world.state / f"work/{job}/checkout/fat").write_bytes(b"x" * 1_000_000)
+        _age(world.state / f"work/{job}", age)
+    ended = ["second", "first", "third"]
+    assert world.spaces.collect_garbage(ended, 1e12, most_bytes=100_000_000) == []
+    assert world.spaces.collect_garbage(ended, 1e12, most_bytes=2_900_000) == ["third", "second"]
+    assert world.spaces.collect_garbage([], 1e12, most_bytes=0) == []
+    assert sorted(path.name for path in (world.state / "work").iterdir()) == ["first", "live"]
+
+
+def _age(root: Path, since_epoch: float = 0) -> None:
+    os.utime(root / "checkout.json", (since_epoch, since_epoch))
 
 
 def test_repacking_a_mirror_drops_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,7 +225,7 @@ def test_repacking_a_mirror_drops_nothing(world: World, monkeypatch: pytest.Monk
         world.spaces.update_mirror(world.repo, world.remote)
     unreachable = git(mirror.path, "commit-tree", "-m", "nobody's", "HEAD^{tree}")
     monkeypatch.setattr("tireless.workspace.mirror._TIDY_PACKS", 0)
-    world.spaces.collect_garbage([JOB], older_than=0)
+    world.spaces.collect_garbage([], older_than=0)
     assert len(list(mirror.path.glob("objects/pack/*.pack"))) == 1
     assert git(mirror.path, "cat-file", "-t", unreachable) == "commit"
     assert agent(checkout, "git status --porcelain; git fsck --no-dangling") == ""

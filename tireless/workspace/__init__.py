@@ -33,6 +33,7 @@ import contextlib
 import logging
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,22 +218,28 @@ class Workspaces:
             files.size_on_disk(self._mirrors.root, self._turn), files.size_on_disk(self._work, self._turn)
         )
 
-    def collect_garbage(self, keep: Collection[UUID | str], older_than: float) -> list[str]:
-        """Remove the directories of jobs outside `keep` that nobody prepared or collected in the last `older_than`
-        seconds, and repack mirrors of many packs. Returns the ids of the jobs removed."""
-        kept = {_job(job_id) for job_id in keep}
+    def collect_garbage(
+        self, ended: Collection[UUID | str], older_than: float, most_bytes: int | None = None
+    ) -> list[str]:
+        """Remove the directories of jobs in `ended` that nobody prepared or collected in the last `older_than`
+        seconds, and the oldest others of them while the directories of all jobs take more than `most_bytes`. Repack
+        mirrors of many packs. Returns the ids of the jobs removed."""
+        roots = [self._work / name for name in map(_job, ended)]
+        waiting = deque(sorted((root for root in roots if root.is_dir()), key=last_use))
+        now = time.time()
         removed = []
-        for root in sorted(self._work.iterdir()):
-            if root.name in kept or not _JOB_ID.fullmatch(root.name):
-                continue
-            if time.time() - last_use(root) >= older_than:
-                self.remove(root.name)
-                removed.append(root.name)
+        while waiting and (now - last_use(waiting[0]) >= older_than or self._over(most_bytes)):
+            root = waiting.popleft()
+            self.remove(root.name)
+            removed.append(root.name)
         for path in self._mirrors.all():
             mirror = self._known_mirror(path)
             if mirror is not None and self._mirrors.tidy(mirror):
                 log.info("mirror repacked path=%s", path)
         return removed
+
+    def _over(self, most_bytes: int | None) -> bool:
+        return most_bytes is not None and files.size_on_disk(self._work, self._turn) > most_bytes
 
     def _known_mirror(self, path: Path | None) -> Mirror | None:
         return self._mirrors.at_path(path) if path is not None and path.is_dir() else None
