@@ -97,7 +97,7 @@ def _await(child: int, asked: list[int]) -> int:
         if len(asked) > told:
             told = len(asked)
             deadline = min(deadline, time.monotonic() + _END_SECONDS)
-            os.kill(child, signal.SIGTERM)
+            os.kill(child, asked[-1])
         if time.monotonic() >= deadline:
             return 130
         signal.sigtimedwait([signal.SIGCHLD], 0.1)
@@ -122,9 +122,11 @@ def _child(args: argparse.Namespace, root: Path, parent: int) -> int:
             finally:
                 for sig in _SIGNALS:  # what follows is the cleaning up
                     signal.signal(sig, signal.SIG_IGN)
-    except (Interrupted, BrokenPipeError) as e:
-        with contextlib.suppress(OSError):
-            print(f"\ninterrupted ({e}); everything is cleaned up", file=sys.stderr)
+    except Interrupted as e:
+        print(f"\ninterrupted ({e}); everything is cleaned up", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:  # who read along has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         code = 130
     except SystemExit as e:
         print(e, file=sys.stderr)
@@ -139,7 +141,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bin/demo", description="A labelled issue becomes a pull request.")
     parser.add_argument(
         "--agent",
-        choices=["scripted", *AgentKind],
+        choices=["scripted", *(kind.value for kind in AgentKind)],
         default="scripted",
         help="the agent: a scripted one (default), or a real CLI that is on the PATH and logged in",
     )
