@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tireless.config import ChildPolicy, Config
-from tireless.entities import AgentKind, Job, JobKind, JobState, NewWrite, WriteOp
+from tireless.entities import AgentKind, Job, JobKind, JobState, NewWrite, Relaned, WriteOp
 from tireless.prose import BODY_CHARS, cut, fenced, neutralise, one_line, quote
 
 AGENT_NAMES = {AgentKind.CLAUDE_CODE: "Claude Code", AgentKind.OPENCODE: "OpenCode"}
@@ -147,6 +147,17 @@ def writes_for_start(config: Config, job: Job) -> list[NewWrite]:
     again = f" This is attempt {job.attempts} of {job.max_attempts}." if job.attempts > 1 else ""
     text = f"**tireless**: {agent} is working on this issue ({job.kind}).{again}\n\n{_footer(job)}"
     return [state_label(config, "running"), status_comment(job, text)]
+
+
+def writes_for_relane(config: Config, moved: Relaned) -> list[NewWrite]:
+    """A job that waited in a held lane waits in another now."""
+    was, agent = AGENT_NAMES[moved.was], AGENT_NAMES[moved.job.lane]
+    until = f" until {moved.held_until:%Y-%m-%d %H:%M} UTC" if moved.held_until is not None else ""
+    text = (
+        f"**tireless**: {agent} will work on this issue instead of {was}, which starts nothing{until}: "
+        f"{one_line(moved.hold_reason, 500)}.\n\n{_footer(moved.job)}"
+    )
+    return [status_comment(moved.job, text)]
 
 
 def writes_for_ending(config: Config, job: Job, ending: Ending, default_branch: str) -> list[NewWrite]:

@@ -128,6 +128,7 @@ class EventKind(StrEnum):
 
     ENQUEUED = "enqueued"
     REROUTED = "rerouted"
+    RELANED = "relaned"
     CLAIMED = "claimed"
     STARTED = "started"
     PHASE = "phase"
@@ -336,6 +337,18 @@ class Job:
     created_at: datetime
     updated_at: datetime
     finished_at: datetime | None
+    lane_pinned: bool = False  # a label of its issue names the lane
+    relaned_at: datetime | None = None  # when it was moved out of a held lane
+
+
+@dataclass(frozen=True, slots=True)
+class Relaned:
+    """A job that was moved out of a held lane, as it is now, and why that lane is held."""
+
+    job: Job
+    was: AgentKind
+    hold_reason: str
+    held_until: datetime | None  # UTC; None until an operator resumes the lane
 
 
 @dataclass(frozen=True, slots=True)

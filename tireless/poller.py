@@ -1,9 +1,14 @@
 """The poller: turns labels into rows, and tidies. One process a host; several hosts share the work by rows.
 
 Main loop. Each turn it takes the repositories whose poll is due and hands them to a few threads, and has one thread
-drain `forge_write`; every few seconds it sweeps expired leases and lifts ended holds; every hour it prunes finished
-jobs, every ten minutes it removes workspaces that are old or take too much room. Then it waits for a notification
-(`tireless-ctl repo poll`), for what is due next, for a thread to become free, or for `poller.wake_seconds`.
+drain `forge_write`; every few seconds it sweeps expired leases, lifts ended holds and, where `routing.relane_on_hold` says
+so, moves jobs out of lanes that are held for long; every hour it prunes finished jobs, every ten minutes it removes workspaces that are old or take too much room. Then it waits for a notification (a
+webhook, `tireless-ctl repo poll`), for what is due next, for a thread to become free, or for `poller.wake_seconds`;
+`_TURN_SECONDS` at least, so that what ends together is looked at together.
+
+Hosts. No forge has more polls under way than `poller.per_host`, and one that does not answer, or slowly, has one
+(tireless/inflight.py): it delays its own repositories, no others. What is due on a host that has limited our token is
+not taken: it is moved behind the end of the limit, by rows that all hosts and processes share (tireless/gate.py).
 
 A poll. The forge is asked with no transaction open. What it answered, the jobs that follow from it, and the
 validators (ETag, hash) that let the next poll be cheap are then stored in one transaction. Died in between,
@@ -209,6 +214,8 @@ class Poller:
             backoff_seconds=self._ctx.config.lease.backoff_seconds,
         )
         lanes.lift_ended_holds(conn)
+        if self._ctx.config.routing.relane_on_hold:
+            relane(conn, self._ctx.config)
         self._tidy(conn)
 
     def _say_seen(self, conn: Connection) -> None:
@@ -499,6 +506,18 @@ def _is_asked_for(client: ForgeClient, ref: IssueRef, labels: LabelProtocol) -> 
         log.warning("issue not looked at before withdrawal issue=%s error=%s", ref, e)
         return True
     return issue.is_open and not issue.is_pull_request and is_opted_in(issue.labels, labels)
+
+
+def relane(conn: Connection, config: Config) -> None:
+    """Move what waits in a lane held for long to one that this host runs, where the operator wants that."""
+    moved = jobs.relane(
+        conn,
+        [kind for kind, lane in config.lane.items() if lane.processes > 0],
+        after_seconds=config.routing.relane_after_seconds,
+        writes_for=lambda one: delivery.writes_for_relane(config, one),
+    )
+    for one in moved:
+        log.info("relaned job=%s issue=%s from=%s to=%s", one.job.id, one.job.issue, one.was, one.job.lane)
 
 
 def withdraw(conn: Connection, config: Config, gone: Sequence[Job]) -> None:

@@ -21,6 +21,8 @@ class RoutingTable:
     plan: AgentKind = AgentKind.CLAUDE_CODE
     discover: AgentKind = AgentKind.CLAUDE_CODE
     child: AgentKind | None = None  # a plan's children, where they should go elsewhere than `implement`
+    relane_on_hold: bool = False  # jobs that nobody has begun leave a lane that is held for long
+    relane_after_seconds: float = 600.0
 
     def default_for(self, kind: JobKind, has_parent: bool) -> AgentKind:
         if has_parent and kind is JobKind.IMPLEMENT and self.child is not None:

@@ -26,7 +26,8 @@ from tireless.store.queries import Connection
 
 JOB_KEYS = {
     "issue", "id", "title", "kind", "state", "lane", "priority", "run_at", "attempts", "max_attempts",
-    "claimed_by", "claim_expires_at", "slot", "phase", "parent_job_id", "work_host", "cancel_requested_at",
+    "claimed_by", "claim_expires_at", "slot", "phase", "parent_job_id", "work_host", "lane_pinned",
+    "relaned_at", "cancel_requested_at",
     "cancel_reason", "branch", "base_commit", "head_commit", "pull_request_number", "pull_request_url", "result",
     "last_error", "created_at", "updated_at", "finished_at",
 }  # fmt: skip

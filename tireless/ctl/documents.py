@@ -13,7 +13,7 @@ from tireless.store.workers import Worker
 
 _JOB_KEYS = (
     "id title kind state lane priority run_at attempts max_attempts claimed_by claim_expires_at slot phase "
-    "parent_job_id work_host cancel_requested_at cancel_reason branch base_commit head_commit "
+    "parent_job_id work_host lane_pinned relaned_at cancel_requested_at cancel_reason branch base_commit head_commit "
     "pull_request_number pull_request_url result last_error created_at updated_at finished_at"
 )
 _RUN_KEYS = "id agent host session_id resumed started_at ended_at outcome detail exit_code"

@@ -66,6 +66,8 @@ def job(row: Row) -> Job:
         created_at=row["created_at"],
         updated_at=row["updated_at"],
         finished_at=row["finished_at"],
+        lane_pinned=row["lane_pinned"],
+        relaned_at=row["relaned_at"],
     )
 
 

@@ -30,11 +30,12 @@ from tireless.entities import (
     JobState,
     NewWrite,
     Phase,
+    Relaned,
     RepoRef,
     TrackedRepo,
     UnknownValue,
 )
-from tireless.labels import LabelProtocol
+from tireless.labels import LabelProtocol, agent_override
 from tireless.routing import RoutingTable, job_kind_for, lane_for
 from tireless.store import decode, lanes, writes
 from tireless.store.queries import Connection, row, rows, run
@@ -104,9 +105,10 @@ def enqueue(
             own = lane_for(kind, False, issue.labels, labels, routing)
             child = lane_for(kind, True, issue.labels, labels, routing)
             text = (stored(issue.title, TITLE_CHARS), stored(issue.body, BODY_CHARS), stored(issue.author, 200))
-            asked.append((issue.ref.number, text[0], kind, own, child, *text[1:]))
+            pinned = agent_override(issue.labels, labels) is not None
+            asked.append((issue.ref.number, text[0], kind, own, child, text[1], text[2], pinned))
     if asked:
-        numbers, titles, kinds, lanes, child_lanes, bodies, authors = zip(*asked, strict=True)
+        numbers, titles, kinds, lanes, child_lanes, bodies, authors, pinned_ones = zip(*asked, strict=True)
         params = {
             "repo_id": repo_id,
             **repo_params(repo),
@@ -118,6 +120,7 @@ def enqueue(
             "child_lanes": list(child_lanes),
             "bodies": list(bodies),
             "authors": list(authors),
+            "pinned": list(pinned_ones),
             "listed_at": listed_at,
             "max_attempts": max_attempts,
             "cooldown": f"{cooldown_seconds} seconds",
@@ -405,13 +408,43 @@ def refresh_lanes(
         unbegun = job.state is JobState.PENDING and job.claim_seq == 0
         kind = (job_kind_for(issue.labels, labels) or job.kind) if unbegun else job.kind
         lane = lane_for(kind, job.parent_job_id is not None, issue.labels, labels, routing)
-        if lane is not job.lane or kind is not job.kind:
-            asked.append((job.id, kind, lane))
+        pinned = agent_override(issue.labels, labels) is not None
+        if job.relaned_at is not None and not pinned:
+            lane = job.lane
+        if (lane, kind, pinned) != (job.lane, job.kind, job.lane_pinned):
+            asked.append((job.id, kind, lane, pinned))
     if not asked:
         return 0
-    ids, kinds, lanes = zip(*asked, strict=True)
-    params = {"jobs": list(ids), "kinds": list(kinds), "lanes": list(lanes), "actor": actor}
+    ids, kinds, lanes, pinned_ones = zip(*asked, strict=True)
+    params = {
+        "jobs": list(ids),
+        "kinds": list(kinds),
+        "lanes": list(lanes),
+        "pinned": list(pinned_ones),
+        "actor": actor,
+    }
     return len(rows(conn, "reroute", params))
+
+
+def relane(
+    conn: Connection,
+    lanes: Sequence[AgentKind],
+    *,
+    after_seconds: float,
+    writes_for: Callable[[Relaned], Sequence[NewWrite]],
+    actor: str = "poller",
+) -> list[Relaned]:
+    """Move jobs that nobody has begun out of lanes that have been held for longer than `after_seconds`, into the first
+    of `lanes` that may start something. The ones it moved; what people are told of each is queued with it."""
+    params = {"lanes": list(lanes), "after": f"{after_seconds} seconds", "actor": actor}
+    with conn.transaction():
+        moved = [
+            Relaned(decode.job(r), AgentKind(r["was"]), r["hold_reason"], r["held_until"])
+            for r in rows(conn, "relane", params)
+        ]
+        for one in moved:
+            writes.add(conn, one.job, writes_for(one))
+    return moved
 
 
 def last_finished_at(conn: Connection, issue: IssueRef, kind: JobKind) -> datetime | None:

@@ -6,10 +6,17 @@
 with found as (
     select *
       from unnest(%(ids)s::uuid[], %(numbers)s::bigint[], %(titles)s::text[], %(kinds)s::text[],
-                  %(lanes)s::text[], %(child_lanes)s::text[], %(bodies)s::text[], %(authors)s::text[])
-        as f (id, number, title, kind, lane, child_lane, body, author)
+                  %(lanes)s::text[], %(child_lanes)s::text[], %(bodies)s::text[], %(authors)s::text[],
+                  %(pinned)s::boolean[])
+        as f (id, number, title, kind, lane, child_lane, body, author, pinned)
 ), judged as (
     select f.*, c.parent_job_id,
+           -- By the snapshot of all that is judged here. The unique index alone would let an issue pass whose job ends
+           -- while this runs: it looks at what is there now, and the rest at what was there before.
+           exists (select from job j
+                    where j.forge = %(forge)s and lower(j.host) = lower(%(host)s)
+                      and lower(j.owner) = lower(%(owner)s) and lower(j.repo) = lower(%(repo)s)
+                      and j.number = f.number and j.state in ('pending', 'claimed', 'running')) as live,
            exists (select from forge_write w
                     where w.forge = %(forge)s and lower(w.host) = lower(%(host)s)
                       and lower(w.owner) = lower(%(owner)s) and lower(w.repo) = lower(%(repo)s)
@@ -40,12 +47,12 @@ with found as (
        and lower(c.repo) = lower(%(repo)s) and c.number = f.number
 ), added as (
     insert into job (id, repo_id, forge, host, owner, repo, number, title, kind, lane, parent_job_id, max_attempts,
-                     run_at, created_at, updated_at)
+                     lane_pinned, run_at, created_at, updated_at)
     select id, %(repo_id)s, %(forge)s, %(host)s, %(owner)s, %(repo)s, number, title, kind,
            case when parent_job_id is null then lane else child_lane end,
-           parent_job_id, %(max_attempts)s, tireless_now(), tireless_now(), tireless_now()
+           parent_job_id, %(max_attempts)s, pinned, tireless_now(), tireless_now(), tireless_now()
       from judged
-     where not (write_waiting or write_refused or stale or cooling or not_entitled)
+     where not (live or write_waiting or write_refused or stale or cooling or not_entitled)
      order by number
         on conflict do nothing
     returning id, number, lane

@@ -12,6 +12,8 @@ update lane
        hold_reason = case when hold_reason is not null and held_until is null then hold_reason
                           when held_until > new.at then hold_reason
                           else %(reason)s end,
+       held_since = case when hold_reason is not null and (held_until is null or held_until > tireless_now())
+                         then coalesce(held_since, tireless_now()) else tireless_now() end,
        probing = probing or %(probe)s,
        updated_at = tireless_now()
   from new

@@ -1,5 +1,6 @@
 with changed as (
-    update lane set held_until = null, hold_reason = null, probing = false, updated_at = tireless_now()
+    update lane
+       set held_until = null, hold_reason = null, held_since = null, probing = false, updated_at = tireless_now()
      where lane = %(lane)s
     returning lane
 )
