@@ -1,9 +1,10 @@
 """The poller: turns labels into rows, and tidies. One process a host; several hosts share the work by rows.
 
 Main loop. Each turn it takes the repositories whose poll is due and hands them to a few threads, and has one thread
-drain `forge_write`; every few seconds it sweeps expired leases, lifts ended holds and, where `routing.relane_on_hold` says
-so, moves jobs out of lanes that are held for long; every hour it prunes finished jobs, every ten minutes it removes workspaces that are old or take too much room. Then it waits for a notification (a
-webhook, `tireless-ctl repo poll`), for what is due next, for a thread to become free, or for `poller.wake_seconds`;
+drain `forge_write`; every few seconds it sweeps expired leases, lifts ended holds and, where `routing.relane_on_hold`
+says so, moves jobs out of lanes that are held for long; every hour it prunes finished jobs, every ten minutes it
+removes workspaces that are old or take too much room. Then it waits for a notification (a webhook, `tireless-ctl repo
+poll`), for what is due next, for a thread to become free, or for `poller.wake_seconds`;
 `_TURN_SECONDS` at least, so that what ends together is looked at together.
 
 Hosts. No forge has more polls under way than `poller.per_host`, and one that does not answer, or slowly, has one

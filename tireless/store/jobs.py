@@ -92,7 +92,7 @@ def enqueue(
     state label that people are to see on each.
     """
     verdicts: dict[int, Verdict] = {}
-    asked: list[tuple[int, str, JobKind, AgentKind, AgentKind, str, str]] = []
+    asked: list[tuple[int, str, JobKind, AgentKind, AgentKind, str, str, bool]] = []
     for issue in issues:
         kind = job_kind_for(issue.labels, labels)
         if not issue.is_open:
@@ -400,7 +400,7 @@ def refresh_lanes(
 ) -> int:
     """Let changed labels reach live jobs; how many moved. History is never re-routed."""
     by_number = {issue.ref.number: issue for issue in issues}
-    asked: list[tuple[UUID, JobKind, AgentKind]] = []
+    asked: list[tuple[UUID, JobKind, AgentKind, bool]] = []
     for job in live:
         issue = by_number.get(job.issue.number)
         if issue is None:
