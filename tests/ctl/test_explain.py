@@ -31,6 +31,17 @@ def test_a_waiting_job(ctl: Ctl, conn: Connection) -> None:
     assert reason(ctl) == "lane_paused"
 
 
+def test_a_lane_that_is_off_here(ctl: Ctl, conn: Connection) -> None:
+    queued(conn, 7, repo=track(conn))
+    ctl.write("[lane.claude_code]\nenabled = false")
+    alive(conn, WorkerRole.POLLER)
+    assert reason(ctl) == "lane_off"
+    said = ctl("explain", "acme/site#7").out
+    assert f"lane claude_code is not enabled in {ctl.path} of this host" in said
+    alive(conn, WorkerRole.RUNNER)
+    assert reason(ctl) == "ready"
+
+
 def test_a_worker_that_was_not_seen_for_long_is_not_alive(ctl: Ctl, conn: Connection) -> None:
     queued(conn, 7, repo=track(conn))
     alive(conn, WorkerRole.RUNNER)

@@ -9,12 +9,13 @@ import pytest
 
 from tests.ctl.conftest import Ctl
 from tests.support.store import CC, OC, claim, queued, running, spend
-from tireless.store import lanes
+from tireless.entities import WorkerRole
+from tireless.store import lanes, workers
 from tireless.store.queries import Connection
 
 LANE_KEYS = {
     "lane", "cap", "running", "pending", "paused", "pause_reason", "held", "held_until", "hold_reason",
-    "probing", "daily_usd", "daily_jobs", "spent_today",
+    "probing", "daily_usd", "daily_jobs", "spent_today", "runners",
 }  # fmt: skip
 
 
@@ -29,8 +30,20 @@ def test_list_counts_what_runs_and_waits(ctl: Ctl, conn: Connection) -> None:
         "running": 1,
         "pending": 1,
     }
+    there = "there/boot/1/2/3"
+    workers.register(conn, there, "there", WorkerRole.RUNNER, CC, 2)
     lines = ctl("lane", "list").ok().out.splitlines()
     assert lines[1].split() == ["claude_code", "1/4", "1", "0.00", "USD,", "0", "jobs", "open", "-"]
+
+
+def test_a_lane_without_a_living_runner_is_not_open(ctl: Ctl, conn: Connection) -> None:
+    workers.register(conn, "there/boot/1/2/3", "there", WorkerRole.RUNNER, CC, 2)
+    for command in (["lane", "list"], ["status"]):
+        lines = ctl(*command).ok().out.splitlines()
+        assert ["open" in lines[1], "no runner" in lines[2]] == [True, True]
+    assert [d["runners"] for d in ctl("lane", "list", "--json").ok().json] == [1, 0]
+    conn.execute("update worker set seen_at = now() - interval '4 minutes'")
+    assert "no runner" in ctl("lane", "list").ok().out.splitlines()[1]
 
 
 def test_cap_is_exact_at_once(ctl: Ctl, conn: Connection) -> None:
@@ -52,6 +65,17 @@ def test_pause_and_resume(ctl: Ctl, conn: Connection) -> None:
     assert ctl("lane", "resume", "cc").ok().out == "claude_code: resumed\n"
     assert claim(conn) is not None
     assert "was neither paused nor held" in ctl("lane", "resume", "cc").ok().out
+
+
+def test_pausing_again_without_a_reason_keeps_the_one_there(ctl: Ctl) -> None:
+    def why(*more: str) -> str:
+        found: str = ctl("lane", "pause", "cc", *more, "--json").ok().json["pause_reason"]
+        return found
+
+    assert why() == "paused by an operator"
+    assert why("--reason", "invoice first") == "invoice first"
+    assert why() == "invoice first"
+    assert why("--reason", "holidays") == "holidays"
 
 
 def test_a_budget_is_set_shown_and_taken_away(ctl: Ctl, conn: Connection) -> None:
@@ -80,8 +104,9 @@ def test_a_lane_that_probes_says_so(ctl: Ctl, conn: Connection) -> None:
     lanes.hold(conn, CC, "usage limit", seconds=60, probe=True)
     conn.execute("update lane set held_until = now() where hold_reason is not null")
     lanes.lift_ended_holds(conn)
+    workers.register(conn, "there/boot/1/2/3", "there", WorkerRole.RUNNER, CC, 2)
     assert ctl("lane", "list", "--json").ok().json[0]["probing"] is True
-    assert "probing  after a usage limit one job goes first" in ctl("lane", "list").ok().out
+    assert "probing    after a usage limit one job goes first" in ctl("lane", "list").ok().out
 
 
 def test_hold_for_a_while_and_until_a_moment(ctl: Ctl, conn: Connection) -> None:

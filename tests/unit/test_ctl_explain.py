@@ -106,6 +106,7 @@ def test_with_nothing_in_its_way_it_starts_soon() -> None:
         ({"lane": replace(LANE, running=2)}, "lane_full"),
         ({"alive": [POLLER]}, "no_runner"),
         ({"alive": []}, "no_runner"),
+        ({"alive": [POLLER], "lane_off_in": "/etc/t.toml"}, "lane_off"),
         ({"repo": None}, "repo_untracked"),
         ({"repo": repo(schedule=PollSchedule(enabled=False))}, "repo_disabled"),
         ({"repo": repo(schedule=PollSchedule(quiet_from=time(11), quiet_until=time(13)))}, "repo_quiet"),
@@ -125,6 +126,7 @@ def test_each_reason_by_itself(change: dict[str, Any], code: str) -> None:
 def test_what_no_longer_holds_is_no_reason() -> None:
     over = replace(LANE, hold_reason="limit", held_until=NOW - timedelta(seconds=1))
     assert codes(replace(READY, lane=over)) == ["ready"]
+    assert codes(replace(READY, lane_off_in="/etc/t.toml")) == ["ready"]  # another host has a runner
     assert codes(replace(READY, job=job(work_host="there"))) == ["ready"]
     waited = job(work_host="elsewhere", updated_at=NOW - timedelta(hours=2))
     assert codes(replace(READY, job=waited)) == ["ready"]

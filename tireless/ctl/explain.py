@@ -13,6 +13,7 @@ from tireless.ctl.commands import Group
 from tireless.ctl.output import age, clean, plural, seconds, when
 from tireless.ctl.session import Exit, Refused, Session, clock
 from tireless.entities import (
+    AgentKind,
     ForgeWrite,
     Job,
     JobState,
@@ -64,6 +65,7 @@ class Facts:
     alive: Sequence[Worker]  # processes that are there, of all hosts
     ahead: int  # jobs of its lane that go before it
     writes: Sequence[ForgeWrite] = ()
+    lane_off_in: str | None = None  # the configuration of this host, if it gives the lane no runner
     label_refused: bool = False  # whoever set the issue's label may not start work
     wake_seconds: float = 15.0
     spending: Spending | None = None  # of the UTC day; None where neither lane nor repository has a budget
@@ -113,13 +115,20 @@ def gather(session: Session, conn: Connection, job: Job) -> Facts:
         lane=next((lane for lane in lanes.all_lanes(conn) if lane.lane is job.lane), None),
         repo=repo,
         repo_running=sum(j.repo_id == job.repo_id for j in held),
-        alive=[w for w in workers.of_host(conn) if session.is_alive(w, now)],
+        alive=session.living(conn),
+        lane_off_in=_lane_off_in(session.config, job.lane),
         ahead=sum((j.priority, j.run_at, j.issue.number) < place and j.run_at <= now for j in waiting),
         label_refused=job.issue.number in refused,
         writes=writes.of_job(conn, job.id),
         wake_seconds=session.config.runner.wake_seconds,
         spending=budgets.spent_today(conn, job.lane, job.repo_id),
     )
+
+
+def _lane_off_in(config: Config, lane: AgentKind) -> str | None:
+    if config.lane[lane].processes > 0:
+        return None
+    return str(config.path) if config.path is not None else "the defaults"
 
 
 def why(facts: Facts) -> list[Reason]:
@@ -172,6 +181,9 @@ def _workers(facts: Facts) -> list[Reason]:
     runners = [w for w in facts.alive if w.role is WorkerRole.RUNNER and w.lane is facts.job.lane]
     if runners:
         return []
+    if facts.lane_off_in is not None:
+        text = f"lane {facts.job.lane} is not enabled in {facts.lane_off_in} of this host"
+        return [Reason("lane_off", f"{text}, and no runner of it is alive on another")]
     text = f"no runner of lane {facts.job.lane} is alive on any host; start tireless-supervisor"
     if facts.alive:
         hosts = ", ".join(sorted({w.host for w in facts.alive}))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,10 +13,11 @@ from tireless.ctl import documents, lookup
 from tireless.ctl.commands import Group
 from tireless.ctl.output import Cell, clean, plural, when
 from tireless.ctl.session import Exit, Refused, Session
-from tireless.entities import AgentKind, Lane
+from tireless.entities import AgentKind, Lane, WorkerRole
 from tireless.store import budgets, lanes
 from tireless.store.budgets import Spent
 from tireless.store.queries import Connection
+from tireless.store.workers import Worker
 
 CAP_MORE = """\
 Exact from the moment it is written, over all hosts. What runs beyond a lowered cap runs to its end; 0 starts
@@ -57,7 +59,7 @@ def register(top: Group) -> None:
     cap.add_argument("cap", type=_cap, metavar="N")
     pause = group.add("pause", run_pause, "start nothing more in a lane", PAUSE_MORE)
     _lane(pause)
-    pause.add_argument("--reason", default="paused by an operator")
+    pause.add_argument("--reason", help="what `status` and `explain` say; none: the one that is there stays")
     budget = group.add("budget", run_budget, "set what a lane may spend in a day", BUDGET_MORE)
     _lane(budget)
     budget.add_argument("--usd", type=daily_usd, metavar="N|none", help="US dollars a UTC day")
@@ -121,16 +123,34 @@ def run_list(session: Session) -> int:
     with session.database() as conn:
         found = lanes.all_lanes(conn)
         spent = budgets.spent_by_lane(conn)
-    session.out.give(shown(found, spent), table(session, found, spent))
+        alive = session.living(conn)
+    there = runners(alive)
+    session.out.give(shown(found, spent, there), table(session, found, spent, there))
     return Exit.OK
 
 
-def shown(found: list[Lane], spent: Mapping[AgentKind, Spent]) -> list[dict[str, Any]]:
-    """The lanes as documents, each with what the day has cost."""
-    return [{**documents.lane(lane), "spent_today": documents.spent(spent.get(lane.lane))} for lane in found]
+def runners(alive: Iterable[Worker]) -> Mapping[AgentKind, int]:
+    """How many runners each lane has, of the processes that are alive, on all hosts."""
+    return Counter(w.lane for w in alive if w.role is WorkerRole.RUNNER and w.lane is not None)
 
 
-def table(session: Session, found: list[Lane], spent: Mapping[AgentKind, Spent]) -> str:
+def shown(
+    found: list[Lane], spent: Mapping[AgentKind, Spent], there: Mapping[AgentKind, int]
+) -> list[dict[str, Any]]:
+    """The lanes as documents, each with its living runners and with what the day has cost."""
+    return [
+        {
+            **documents.lane(lane),
+            "runners": there.get(lane.lane, 0),
+            "spent_today": documents.spent(spent.get(lane.lane)),
+        }
+        for lane in found
+    ]
+
+
+def table(
+    session: Session, found: list[Lane], spent: Mapping[AgentKind, Spent], there: Mapping[AgentKind, int]
+) -> str:
     if not found:
         return "no lane yet; a supervisor's first start makes them, or tireless-ctl migrate"
     rows: list[list[Cell | str]] = [
@@ -139,7 +159,7 @@ def table(session: Session, found: list[Lane], spent: Mapping[AgentKind, Spent])
             f"{lane.running}/{lane.cap}",
             str(lane.pending),
             today(spent.get(lane.lane), lane.daily_usd, lane.daily_jobs),
-            _state(lane),
+            _state(lane, there.get(lane.lane, 0)),
             _why(lane),
         ]
         for lane in found
@@ -155,11 +175,13 @@ def today(spent: Spent | None, usd: float | None, jobs: int | None) -> str:
     return f"{money} USD, {count}"
 
 
-def _state(lane: Lane) -> Cell:
+def _state(lane: Lane, runners: int) -> Cell:
     if lane.paused:
         return Cell("paused", "bad")
     if lane.held:
         return Cell("held", "bad")
+    if runners == 0:
+        return Cell("no runner", "bad")
     if lane.probing:
         return Cell("probing", "busy")
     return Cell("full", "busy") if lane.running >= lane.cap else Cell("open", "good")
@@ -196,19 +218,21 @@ def run_budget(session: Session) -> int:
             lanes.set_budget(conn, lane.lane, usd, jobs)
         lane = _get(conn, args.lane)
         spent = budgets.spent_by_lane(conn)
+        there = runners(session.living(conn))
     text = f"{lane.lane}: {today(spent.get(lane.lane), usd, jobs)} today"
     if usd is None and jobs is None:
         text += ", without a limit"
     if lane.held:  # an earlier budget's hold, perhaps: it is not ended behind an operator's back
         text += f"; held: {_why(lane)}; tireless-ctl lane resume {lane.lane} ends that"
-    session.out.give(shown([lane], spent)[0], text)
+    session.out.give(shown([lane], spent, there)[0], text)
     return Exit.OK
 
 
 def run_pause(session: Session) -> int:
     with session.database() as conn:
-        _get(conn, session.args.lane)
-        lanes.pause(conn, session.args.lane, session.args.reason)
+        before = _get(conn, session.args.lane)
+        kept = before.pause_reason if before.paused else None
+        lanes.pause(conn, before.lane, session.args.reason or kept or "paused by an operator")
         lane = _get(conn, session.args.lane)
     text = f"{lane.lane}: paused, {lane.running} still running; tireless-ctl lane resume {lane.lane} ends it"
     session.out.give(documents.lane(lane), text)

@@ -17,7 +17,7 @@ from tireless import embedded, process
 from tireless.config import Config, ConfigError, ForgeConfig, with_token
 from tireless.ctl.output import Output
 from tireless.entities import Forge, TirelessError
-from tireless.store import connection, lanes, migrate, status
+from tireless.store import connection, lanes, migrate, status, workers
 from tireless.store.connection import NoDatabase, is_outage
 from tireless.store.migrate import MigrationError, SchemaTooNew, SchemaTooOld
 from tireless.store.queries import Connection
@@ -102,6 +102,11 @@ class Session:
         if dead is not None:
             return not dead
         return (now - worker.seen_at).total_seconds() < SEEN_SECONDS
+
+    def living(self, conn: Connection) -> list[Worker]:
+        """The processes that are there, of all hosts."""
+        now = clock(conn)
+        return [w for w in workers.of_host(conn) if self.is_alive(w, now)]
 
 
 def clock(conn: Connection) -> datetime:

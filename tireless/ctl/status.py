@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,6 +12,7 @@ from tireless.agents import sandbox
 from tireless.config import Config, ConfigError
 from tireless.ctl import documents
 from tireless.ctl.commands import Group
+from tireless.ctl.lanes import runners
 from tireless.ctl.lanes import shown as lane_documents
 from tireless.ctl.lanes import table as lane_table
 from tireless.ctl.output import Cell, age, clean, plural, when
@@ -44,6 +46,10 @@ class Picture:
     writes: dict[WriteState, int]
     repos: list[TrackedRepo]
     sandbox: tuple[str, bool]  # in words, and whether it is as the configuration wants it
+
+    @property
+    def runners(self) -> Mapping[AgentKind, int]:
+        return runners(worker for worker, alive in self.workers if alive)
 
     @property
     def held_repos(self) -> list[TrackedRepo]:
@@ -95,7 +101,7 @@ def _document(session: Session, picture: Picture) -> dict[str, Any]:
     return {
         "now": documents.plain(picture.now),
         "host": session.config.host,
-        "lanes": lane_documents(picture.lanes, picture.spent),
+        "lanes": lane_documents(picture.lanes, picture.spent, picture.runners),
         "workers": [documents.worker(w, alive) for w, alive in picture.workers],
         "jobs": {state.value: picture.jobs.get(state, 0) for state in JobState},
         "writes": {
@@ -112,7 +118,7 @@ def _document(session: Session, picture: Picture) -> dict[str, Any]:
 
 def _page(session: Session, picture: Picture) -> str:
     out = session.out
-    parts = [lane_table(session, picture.lanes, picture.spent), _workers(session, picture)]
+    parts = [lane_table(session, picture.lanes, picture.spent, picture.runners), _workers(session, picture)]
     queue = ", ".join(f"{n} {state}" for state in JobState if (n := picture.jobs.get(state, 0))) or "no job yet"
     waiting, refused = (picture.writes.get(s, 0) for s in (WriteState.WAITING, WriteState.REFUSED))
     enabled = sum(r.schedule.enabled for r in picture.repos)
