@@ -60,7 +60,7 @@ from tireless.store import jobs, lanes, repos
 from tireless.store.queries import Connection
 
 LEASE = 600.0
-WORKERS = ("w1", "w2", "w3")
+WORKERS = ("w1", "w2")
 HOSTS = (None, "h1", "h2")
 TERMINAL = {str(s) for s in JobState if s.terminal}
 HELD = {"claimed", "running"}

@@ -541,6 +541,31 @@ def test_a_job_below_the_floor_is_found_when_there_is_nothing_above(race: Race) 
     assert claimed(race.conn).job.issue.number == 1
 
 
+def test_a_job_from_another_lane_keeps_its_place_below_the_floor(race: Race) -> None:
+    set_clock(race.conn, NOON)
+    open_lanes(race.conn)
+    enqueue(race.conn, [issue(1)])
+    set_clock(race.conn, NOON + timedelta(seconds=5))
+    enqueue(race.conn, [issue(2, "tireless/agent:oc"), issue(3, "tireless/agent:oc")])
+    assert claimed(race.conn, lanes=[OC]).job.issue.number == 2
+    jobs.mark_floors(race.conn)
+    assert reroute(race.conn, "tireless/agent:oc") == 1
+    assert [claimed(race.conn, lanes=[OC]).job.issue.number for _ in range(2)] == [1, 3]
+
+
+@pytest.mark.parametrize("how", ["requeue", "release"])
+def test_a_job_that_comes_back_is_found_below_the_floor(race: Race, how: str) -> None:
+    set_clock(race.conn, NOON)
+    queued(race.conn, 1, 2, 3)
+    first = claimed(race.conn)
+    jobs.mark_floors(race.conn)
+    if how == "requeue":
+        jobs.transition(race.conn, first, JobState.PENDING)
+    else:
+        release(race.conn, "w1")
+    assert claimed(race.conn).job.issue.number == 1
+
+
 def test_a_floor_is_not_put_above_a_job_that_is_just_being_put_back(race: Race) -> None:
     set_clock(race.conn, NOON)
     queued(race.conn, 1, 2)
