@@ -819,7 +819,8 @@ class Work:
 
     def _leave(self, why: Exception) -> None:
         """Leave the row as this end demands. Whatever happens here, the lease gets the job back in the end."""
-        log.info("leaving job=%s end=%s why=%s", self._job.id, type(why).__name__.lstrip("_"), why)
+        level = logging.WARNING if isinstance(why, _Passing) else logging.INFO  # somebody may have to mend it
+        log.log(level, "leaving job=%s end=%s why=%s", self._job.id, type(why).__name__.lstrip("_"), why)
         try:
             if isinstance(why, _ClaimGone):
                 self._note_lost(str(why))

@@ -13,8 +13,8 @@ from tests.ctl.conftest import TOKEN_VARIABLE, Ctl
 from tests.support.forge import FakeForge
 from tests.support.store import CC, queued, running, track
 from tireless import process
-from tireless.entities import NewWrite, PollResult, WorkerRole, WriteOp
-from tireless.store import repos, workers, writes
+from tireless.entities import JobState, NewWrite, PollResult, WorkerRole, WriteOp
+from tireless.store import jobs, repos, workers, writes
 from tireless.store.queries import Connection
 
 
@@ -33,7 +33,17 @@ def test_status_in_both_forms(ctl: Ctl, conn: Connection) -> None:
     document = ctl("status", "--json").ok().json
     text = ctl("status").ok().out
 
-    assert set(document) == {"now", "host", "lanes", "workers", "jobs", "writes", "repos", "sandbox"}
+    assert set(document) == {
+        "now",
+        "host",
+        "lanes",
+        "workers",
+        "jobs",
+        "after_fault",
+        "writes",
+        "repos",
+        "sandbox",
+    }
     assert document["jobs"]["pending"] == 1
     assert document["jobs"]["running"] == 1
     assert document["jobs"]["failed"] == 0
@@ -49,6 +59,15 @@ def test_status_in_both_forms(ctl: Ctl, conn: Connection) -> None:
         "gone",
     ):
         assert words in text
+
+
+def test_jobs_that_wait_after_a_fault_say_why(ctl: Ctl, conn: Connection) -> None:
+    queued(conn, 1, 2, repo=track(conn))
+    assert "after a fault" not in ctl("status").ok().out
+    for error in ("the first fault", "claude is not on PATH"):
+        jobs.transition(conn, running(conn), JobState.PENDING, error=error, delay_seconds=60)
+    assert "\n2 jobs wait after a fault: claude is not on PATH\n" in ctl("status").ok().out + "\n"
+    assert ctl("status", "--json").json["after_fault"] == {"jobs": 2, "newest": "claude is not on PATH"}
 
 
 def test_status_of_nothing(ctl: Ctl) -> None:
@@ -141,7 +160,7 @@ def test_what_does_not_work_fails_by_name(
         "token_missing": f"${TOKEN_VARIABLE}, which is not set",
         "token_bad": "401",
         "forge_down": gitea.host,
-        "cli_missing": "set lane.claude_code.command",
+        "cli_missing": "no-such-agent is not on PATH; install it, or set lane.claude_code.command (PATH is /",
         "no_forge": "add one with its token",
     }
     assert says[fault] in found[failing]["detail"]

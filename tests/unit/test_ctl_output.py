@@ -32,6 +32,44 @@ def test_columns_are_aligned_and_the_last_is_not_padded() -> None:
     assert text.splitlines() == ["A   LONG HEAD  B", "aa  b          c", "a   bb         -"]
 
 
+def wide(monkeypatch: pytest.MonkeyPatch, columns: int) -> Output:
+    """What a terminal of so many columns is written to with."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with monkeypatch.context() as for_now:
+        for_now.setattr(sys, "stdout", Terminal())
+        return Output(as_json=False)
+
+
+@pytest.mark.parametrize(
+    ("columns", "lines"),
+    [
+        (14, ["JOB  N  TITLE", "a1   7  a tit…", "b2   8  日本…"]),
+        (9, ["JOB  N  …", "a1   7  …", "b2   8  …"]),
+        (6, ["JOB  N", "a1   7", "b2   8"]),
+        (80, ["JOB  N  TITLE", "a1   7  a title that is long", "b2   8  日本語日本語"]),
+    ],
+)
+def test_a_table_is_cut_where_the_terminal_ends(
+    monkeypatch: pytest.MonkeyPatch, columns: int, lines: list[str]
+) -> None:
+    rows = [["a1", "7", "a title that is long"], ["b2", "8", "日本語日本語"]]
+    out = wide(monkeypatch, columns)
+    assert out.table(["JOB", "N", "TITLE"], rows).splitlines() == lines
+    assert out.fit("x" * 100) == "x" * (columns - 1) + "…"
+
+
+def test_what_must_be_read_in_full_goes_on_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [["git", "not on PATH; install it, please"]]
+    text = wide(monkeypatch, 32).table(["CHECK", "DETAIL"], rows, fold=True)
+    assert text.splitlines() == ["CHECK  DETAIL", "git    not on PATH; install it,", "       please"]
+
+
+def test_what_is_piped_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "10")
+    assert "x" * 50 in Output(as_json=False).table(["TITLE"], [["x" * 50]])
+
+
 def test_colour_is_for_terminals_and_does_not_move_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(sys, "stdout", Terminal())

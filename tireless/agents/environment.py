@@ -36,13 +36,18 @@ def lane_environment(lane: LaneConfig) -> dict[str, str]:
     return agent_environment(lane)
 
 
+def search_path(own: Mapping[str, str]) -> str:
+    """Where commands are looked for: the lane's PATH, tireless's own, the system's."""
+    return os.pathsep.join(p for p in (own.get("PATH"), os.environ.get("PATH"), SYSTEM_PATH) if p)
+
+
 def find_program(command: Sequence[str], own: Mapping[str, str], kind: AgentKind) -> Program:
     """Look the command up: a path as it is, a name on the lane's PATH, on tireless's, on the system's."""
-    search = os.pathsep.join(p for p in (own.get("PATH"), os.environ.get("PATH"), SYSTEM_PATH) if p)
+    search = search_path(own)
     found = shutil.which(command[0], path=search)
     if found is None:
-        where = "is not an executable file" if "/" in command[0] else f"is not on PATH ({search})"
-        raise AgentMissing(f"lane {kind}: {command[0]} {where}; install it, or set lane.{kind}.command")
+        where = "is not an executable file" if "/" in command[0] else "is not on PATH"
+        raise AgentMissing(f"{command[0]} {where}; install it, or set lane.{kind}.command")
     first = Path(os.path.abspath(found))
     files = [first, *(Path(word) for word in command[1:] if word.startswith("/") and os.path.isfile(word))]
     for script in list(files):

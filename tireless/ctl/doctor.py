@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tireless import embedded
 from tireless.agents.base import AgentMissing
-from tireless.agents.environment import find_program, lane_environment
+from tireless.agents.environment import find_program, lane_environment, search_path
 from tireless.config import Config, ConfigError, ForgeConfig, LaneConfig, SandboxMode
 from tireless.ctl.commands import Group
 from tireless.ctl.output import Cell, clean, plural, seconds
@@ -75,7 +75,7 @@ def run(session: Session) -> int:
         "ok": not failed,
         "checks": [{"name": c.name, "level": c.level.value, "detail": c.detail} for c in checks],
     }
-    session.out.give(document, session.out.table(["", "CHECK", "DETAIL"], rows))
+    session.out.give(document, session.out.table(["", "CHECK", "DETAIL"], rows, fold=True))
     return Exit.REFUSED if failed else Exit.OK
 
 
@@ -241,10 +241,11 @@ def _agents(config: Config) -> Iterator[Check]:
 
 def _agent(kind: AgentKind, lane: LaneConfig) -> Check:
     name = f"lane {kind}"
+    own = lane_environment(lane)
     try:
-        program = find_program(lane.command or PROGRAMS[kind], lane_environment(lane), kind)
+        program = find_program(lane.command or PROGRAMS[kind], own, kind)
     except AgentMissing as e:
-        return Check(name, Level.FAIL, str(e))
+        return Check(name, Level.FAIL, f"{e} (PATH is {search_path(own)})")
     version = _version_of(list(program.argv))
     text = f"{Path(program.argv[0])} {version}" if version else f"{program.argv[0]} does not tell its version"
     missing = [variable for variable in lane.env_from if variable not in os.environ]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ _COLOURS = {
 }
 _UNSEEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}  # control, format (bidirectional too), private, line breaks
 _GAP = "  "
+_LEAST_FOLD = 20  # a narrower column is cut instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,10 @@ class Cell:
 class Output:
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        self._colour = not as_json and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        terminal = not as_json and sys.stdout.isatty()
+        self._colour = terminal and not os.environ.get("NO_COLOR")
+        # In characters; $COLUMNS goes before what the terminal tells. What is piped is not cut.
+        self._width = shutil.get_terminal_size().columns if terminal else None
 
     def give(self, document: Any, text: str) -> None:
         """The answer of a command: `document` for programs, `text` for people."""
@@ -45,13 +51,23 @@ class Output:
         elif text:
             print(text)
 
-    def table(self, head: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> str:
+    def fit(self, text: str) -> str:
+        """As much of a line as the terminal shows on one."""
+        return text if self._width is None else _cut(text, self._width)
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[Cell | str]], fold: bool = False) -> str:
+        """Aligned columns. Those on the right are cut where the terminal ends, with `fold` the last one goes on
+        below itself instead."""
         cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
         texts = [[clean(cell.text) or "-" for cell in row] for row in cells]
-        widths = [max(len(t) for t in column) for column in zip(head, *texts, strict=True)]
+        widths = [max(_columns(t) for t in column) for column in zip(head, *texts, strict=True)]
+        widths = _fitted(widths, self._width)
         lines = [_line(list(head), widths, [self.paint("dim")] * len(head))]
         for row, shown in zip(cells, texts, strict=True):
-            lines.append(_line(shown, widths, [self.paint(cell.tone) for cell in row]))
+            codes = [self.paint(cell.tone) for cell in row]
+            first, *more = _folded(shown[-1], widths[-1]) if fold else [shown[-1]]
+            lines.append(_line([*shown[:-1], first], widths, codes))
+            lines += [_line([*[""] * (len(shown) - 1), part], widths, [""] * len(shown)) for part in more]
         return "\n".join(lines)
 
     def facts(self, pairs: Sequence[tuple[str, Any]]) -> str:
@@ -67,10 +83,49 @@ class Output:
 
 def _line(texts: Sequence[str], widths: Sequence[int], codes: Sequence[str]) -> str:
     parts = []
-    for i, (text, width, code) in enumerate(zip(texts, widths, codes, strict=True)):
-        padding = " " * (width - len(text)) if i + 1 < len(texts) else ""
+    for i, (whole, width, code) in enumerate(zip(texts, widths, codes, strict=True)):
+        if width == 0:
+            break
+        text = _cut(whole, width)
+        padding = " " * (width - _columns(text)) if i + 1 < len(texts) else ""
         parts.append((f"\x1b[{code}m{text}\x1b[0m" if code else text) + padding)
     return _GAP.join(parts)
+
+
+def _fitted(widths: Sequence[int], limit: int | None) -> list[int]:
+    """The widths of columns that fit beside each other: those on the left get theirs first; 0: not shown."""
+    if limit is None:
+        return list(widths)
+    left, fitted = limit, []
+    for width in widths:
+        fitted.append(max(min(width, left), 0))
+        left -= width + len(_GAP)
+    return fitted
+
+
+def _folded(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width) if width >= _LEAST_FOLD else [text]
+
+
+def _columns(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    return len(text) if text.isascii() else sum(map(_column, text))
+
+
+def _column(c: str) -> int:
+    return 0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+
+
+def _cut(text: str, width: int) -> str:
+    if _columns(text) <= width:
+        return text
+    shown, left = "", width - 1
+    for c in text:
+        left -= _column(c)
+        if left < 0:
+            break
+        shown += c
+    return shown + "…"
 
 
 def _utf8() -> bool:

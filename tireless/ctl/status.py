@@ -45,6 +45,7 @@ class Picture:
     jobs: dict[JobState, int]
     writes: dict[WriteState, int]
     repos: list[TrackedRepo]
+    after_fault: tuple[int, str | None]  # jobs that wait for their next try, and why the newest of them does
     sandbox: tuple[str, bool]  # in words, and whether it is as the configuration wants it
 
     @property
@@ -81,6 +82,7 @@ def look(session: Session, conn: Connection) -> Picture:
         jobs=jobs.counts(conn),
         writes=writes.counts(conn),
         repos=repos.tracked(conn, disabled_too=True),
+        after_fault=jobs.waiting_after_fault(conn),
         sandbox=describe_sandbox(session.config),
     )
 
@@ -104,6 +106,7 @@ def _document(session: Session, picture: Picture) -> dict[str, Any]:
         "lanes": lane_documents(picture.lanes, picture.spent, picture.runners),
         "workers": [documents.worker(w, alive) for w, alive in picture.workers],
         "jobs": {state.value: picture.jobs.get(state, 0) for state in JobState},
+        "after_fault": {"jobs": picture.after_fault[0], "newest": picture.after_fault[1]},
         "writes": {
             state.value: picture.writes.get(state, 0) for state in (WriteState.WAITING, WriteState.REFUSED)
         },
@@ -132,6 +135,10 @@ def _page(session: Session, picture: Picture) -> str:
             ]
         )
     )
+    waiting_again, newest = picture.after_fault
+    if waiting_again:
+        verb = "waits" if waiting_again == 1 else "wait"
+        parts.append(out.fit(clean(f"{plural(waiting_again, 'job')} {verb} after a fault: {newest}")))
     if picture.held_repos:
         held: list[list[Cell | str]] = [
             [str(r.ref), when(r.held_until) or "", clean(r.hold_reason or "", 120)] for r in picture.held_repos

@@ -506,6 +506,12 @@ def counts(conn: Connection) -> dict[JobState, int]:
     return found
 
 
+def waiting_after_fault(conn: Connection) -> tuple[int, str | None]:
+    """How many jobs wait for their next try after a fault, and why the newest of them does."""
+    found = rows(conn, "jobs_waiting_after_fault")[0]
+    return found["n"], found["newest"]
+
+
 def live_among(conn: Connection, ids: Sequence[UUID]) -> list[UUID]:
     """Those of the jobs that have not ended."""
     return [r["id"] for r in rows(conn, "live_among", {"jobs": list(ids)})] if ids else []
