@@ -130,7 +130,8 @@ class SupervisorConfig:
 @dataclass(frozen=True, slots=True)
 class PollerConfig:
     interval_seconds: int = 60  # the default of `repo add`
-    threads: int = 4
+    threads: int = 16  # polls at once, over all forges
+    per_host: int = 8  # of these, with one forge that answers well; fewer with one that does not
     wake_seconds: float = 15.0  # the longest time between two looks at rows when no notification comes
     full_sweep_seconds: float = 3600.0
     keep_days: int = 90  # finished jobs, events and writes are pruned after this
@@ -220,20 +221,32 @@ class WebConfig:
     @property
     def address(self) -> tuple[str, int] | None:
         """Host and port to listen on; None for no status page. ValueError if `listen` is not HOST:PORT."""
-        if self.listen is None:
-            return None
-        host, _, port = self.listen.rpartition(":")
-        bracketed = host.startswith("[") and host.endswith("]")
-        bare = host[1:-1] if bracketed else host
-        if (
-            not bare
-            or (":" in bare) != bracketed
-            or not port.isascii()
-            or not port.isdigit()
-            or int(port) > 65535
-        ):
-            raise ValueError("give HOST:PORT, such as 127.0.0.1:8421 or [::1]:8421")
-        return bare, int(port)
+        return _address(self.listen)
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookConfig:
+    """Deliveries of forges, each at /KIND/HOST, and signed with the secret of its [[forge]] entry."""
+
+    listen: str | None = None  # "127.0.0.1:8422"; none: no deliveries are taken
+    max_kb: int = 4096  # the largest delivery
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Host and port to listen on; None for none. ValueError if `listen` is not HOST:PORT."""
+        return _address(self.listen)
+
+
+def _address(listen: str | None) -> tuple[str, int] | None:
+    if listen is None:
+        return None
+    host, _, port = listen.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if bracketed else host
+    is_port = port.isascii() and port.isdigit() and int(port) <= 65535
+    if not bare or (":" in bare) != bracketed or not is_port:
+        raise ValueError("give HOST:PORT, such as 127.0.0.1:8421 or [::1]:8421")
+    return bare, int(port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +261,9 @@ class ForgeConfig:
     git_user: str = "x-access-token"  # the user name that goes with the token in git's basic authentication
     token: Secret | None = None  # read from token_env or token_file; not a key of the file
     ca_file: Path | None = None
+    webhook_secret_env: str | None = None
+    webhook_secret_file: Path | None = None
+    webhook_secret: Secret | None = None  # read from one of these; not a key of the file
 
     @property
     def base_url(self) -> str:
@@ -278,6 +294,7 @@ class Config:
     who: WhoConfig = field(default_factory=WhoConfig)
     prompt: PromptConfig = field(default_factory=PromptConfig)
     web: WebConfig = field(default_factory=WebConfig)
+    webhook: WebhookConfig = field(default_factory=WebhookConfig)
     lane: Mapping[AgentKind, LaneConfig] = field(
         default_factory=lambda: {kind: LaneConfig() for kind in AgentKind}
     )
@@ -294,13 +311,14 @@ class Config:
 
     def secrets(self) -> tuple[str, ...]:
         """Every secret value that this configuration holds, for the redactor."""
-        found = [entry.token.reveal() for entry in self.forge if entry.token is not None]
+        kept = [secret for entry in self.forge for secret in (entry.token, entry.webhook_secret)]
+        found = [secret.reveal() for secret in kept if secret is not None]
         if self.database.url and "@" in self.database.url:
             found.append(self.database.url)
         return tuple(found)
 
 
-_NOT_KEYS = {(Config, "path"), (ForgeConfig, "token")}
+_NOT_KEYS = {(Config, "path"), (ForgeConfig, "token"), (ForgeConfig, "webhook_secret")}
 _FORGE_DEFAULT_GIT_USER = {Forge.GITHUB: "x-access-token"}
 
 
@@ -506,10 +524,17 @@ def _check(config: Config, where: str) -> None:
             lane.runners,
             "set it between 0 and 200",
         )
-    try:
-        _ = config.web.address
-    except ValueError as e:
-        raise ConfigError(f"{where}: web.listen is {config.web.listen!r}; {e}") from None
+    for key, listener in (("web", config.web), ("webhook", config.webhook)):
+        try:
+            _ = listener.address
+        except ValueError as e:
+            raise ConfigError(f"{where}: {key}.listen is {listener.listen!r}; {e}") from None
+    demand(
+        1 <= config.webhook.max_kb <= 25_600,
+        "webhook.max_kb",
+        config.webhook.max_kb,
+        "set it between 1 and 25600",
+    )
     _check_forges(config, where, demand)
 
 
@@ -538,13 +563,24 @@ def _check_forges(config: Config, where: str, demand: Any) -> None:
             entry.host,
             "name its token with exactly one of token_env and token_file",
         )
+        demand(
+            entry.webhook_secret_env is None or entry.webhook_secret_file is None,
+            f"forge[{i}]",
+            entry.host,
+            "name its webhook's secret with one of webhook_secret_env and webhook_secret_file",
+        )
 
 
 def with_token(config: Config, entry: ForgeConfig, environ: Mapping[str, str]) -> ForgeConfig:
-    """The entry with its token read. ConfigError if that cannot be had."""
+    """The entry with its token, and its webhook's secret, read. ConfigError if one cannot be had."""
     where = str(config.path) if config.path is not None else "configuration"
-    key = f"forge[{config.forge.index(entry)}].token"
-    return replace(entry, token=Secret(_read_secret(environ, entry.token_env, entry.token_file, where, key)))
+    key = f"forge[{config.forge.index(entry)}]"
+    token = _read_secret(environ, entry.token_env, entry.token_file, where, f"{key}.token")
+    hook: Secret | None = None
+    env, file = entry.webhook_secret_env, entry.webhook_secret_file
+    if env is not None or file is not None:
+        hook = Secret(_read_secret(environ, env, file, where, f"{key}.webhook_secret"))
+    return replace(entry, token=Secret(token), webhook_secret=hook)
 
 
 def _with_database_url(config: Config, environ: Mapping[str, str]) -> Config:

@@ -29,9 +29,10 @@ start another for the same issue: an old list may still show the old label.
 After an outage of the database it sweeps later by as long as that took (15 s at most): a runner that was cut off too
 gives its job back itself, and burns no attempt by it, as a sweep would.
 
-TERM and INT: no new poll is begun, the threads finish the request that they are in, then it leaves; on TERM
-after a last pass over the outbox, since that comes when the host's runners have left. What it had taken and
-not done is due again within minutes.
+TERM and INT: no new poll is begun, and it leaves within a second, whatever its threads wait for; on TERM
+after a last pass over the outbox, since that comes when the host's runners have left. That pass goes on while
+forges answer, for `_LAST_PASS_SECONDS` at most, and INT cuts it short. What the poller had taken and not done is due
+again within minutes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -49,7 +50,7 @@ from typing import Any
 
 import psycopg
 
-from tireless import delivery, embedded, outbox, proctree, web, who
+from tireless import delivery, embedded, outbox, proctree, web, webhook, who
 from tireless.config import Config
 from tireless.entities import (
     Issue,
@@ -66,24 +67,33 @@ from tireless.forge import (
     Forbidden,
     ForgeClient,
     ForgeError,
+    Gate,
     Limited,
     Moved,
     NotFound,
     Unauthorized,
+    Unreachable,
     client_for,
 )
+from tireless.gate import RowsGate
+from tireless.inflight import Host, InFlight
 from tireless.labels import LabelProtocol, is_opted_in
 from tireless.process import ChildContext
-from tireless.store import jobs, lanes, refusals, repos, workers, writes
+from tireless.store import jobs, lanes, limits, refusals, repos, workers, writes
 from tireless.store.connection import is_outage, open_pool
 from tireless.store.listen import POLL_CHANNEL, Listener
 from tireless.store.queries import Connection
 from tireless.web import Web
+from tireless.web.service import Service
+from tireless.webhook import Webhook
 from tireless.workspace import Workspaces
 
 log = logging.getLogger(__name__)
 
 _LAST_PASS_SECONDS = 20.0  # below what the supervisor gives the poller to leave
+_LEAVE_SECONDS = 0.5  # for threads to end what they are in
+_TURN_SECONDS = 0.05
+_CONNECTIONS = 4  # for all polls together: what a poll stores takes a hundredth of what it waits for its forge
 _AFTER_OUTAGE_SECONDS = 15.0  # longer than a runner waits between two tries
 _SWEEP_SECONDS = 2.0
 _TIDY_SECONDS = 3600.0
@@ -104,8 +114,9 @@ def main(ctx: ChildContext) -> int:
 class Clients:
     """The forge clients of a process, made when first needed and again after a reload. Safe for threads."""
 
-    def __init__(self, ctx: ChildContext) -> None:
+    def __init__(self, ctx: ChildContext, gate: Gate) -> None:
         self._ctx = ctx
+        self._gate = gate
         self._lock = threading.Lock()
         self._made_for: Config | None = None
         self._clients: dict[tuple[Any, str], ForgeClient] = {}
@@ -120,11 +131,19 @@ class Clients:
             key = (repo.forge, repo.host.casefold())
             if key not in self._clients:
                 entry = config.forge_for(repo.forge, repo.host)
-                self._clients[key] = client_for(entry, stop=self._ctx.stop_event)
+                self._clients[key] = client_for(entry, stop=self._ctx.stop_event, gate=self._gate)
             return self._clients[key]
 
     def of_issue(self, issue: IssueRef) -> ForgeClient:
         return self.of(issue.repo_ref)
+
+    def limited(self) -> list[tuple[str, str, float]]:
+        """The forges that have limited our token: kind, host, seconds that are left."""
+        found = [
+            (str(entry.kind), entry.host, self.of(RepoRef(entry.kind, entry.host, "", "")).limited_seconds())
+            for entry in self._ctx.config.forge
+        ]
+        return [limit for limit in found if limit[2] > 0]
 
 
 class Poller:
@@ -134,15 +153,17 @@ class Poller:
         url = embedded.database_url(config, start=False)
         timeout = config.database.connect_timeout_seconds
         name = workers.session_name(ctx.worker, "poller")
-        self._pool = open_pool(url, config.poller.threads + 2 + web.CONNECTIONS, timeout=timeout, name=name)
+        size = min(config.poller.threads, _CONNECTIONS) + 3 + web.CONNECTIONS + webhook.CONNECTIONS
+        self._pool = open_pool(url, size, timeout=timeout, name=name)
         self._listener = Listener(url, (POLL_CHANNEL,), timeout=timeout, wait=self._wait, name=name)
         # One more than polls at once: the outbox must not wait behind slow forges.
         self._threads = ThreadPoolExecutor(config.poller.threads + 1, thread_name_prefix="poll")
-        self._polls: set[Future[None]] = set()
+        self._in_flight = InFlight(config.poller.threads, config.poller.per_host)
+        self._polls: dict[Future[None], Host] = {}
         self._drain: Future[None] | None = None
-        self._clients = Clients(ctx)
-        self._web = Web(config, self._connect)
-        self._web_for = config
+        self._clients = Clients(ctx, RowsGate(self._connect))
+        self._services: tuple[Service, ...] = ()
+        self._services_for: Config | None = None
         self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # a thread has become free
         self._swept_at = float("-inf")
         self._out_since: float | None = None  # the database, as far as the main thread has seen
@@ -152,26 +173,31 @@ class Poller:
 
     def run(self) -> int:
         ctx = self._ctx
-        self._web.start()
         ctx.ready()
         try:
             while ctx.turn():
-                self._renew_web()
+                self._renew_services()
+                began = time.monotonic()
                 pause = self._turn()
                 if ctx.turn() and pause > 0:
                     self._listener.wait(pause)
+                if (left := began + _TURN_SECONDS - time.monotonic()) > 0 and ctx.turn():
+                    ctx.wait(left)
             self._deliver_the_rest()
         finally:
             self._leave()
         return 0
 
-    def _renew_web(self) -> None:
-        """After a reload the status page is another one, perhaps elsewhere."""
-        if self._ctx.config is not self._web_for:
-            self._web.stop()
-            self._web_for = self._ctx.config
-            self._web = Web(self._web_for, self._connect)
-            self._web.start()
+    def _renew_services(self) -> None:
+        """The status page and the webhooks; after a reload they are other ones, perhaps elsewhere."""
+        config = self._ctx.config
+        if config is not self._services_for:
+            for service in self._services:
+                service.stop()
+            self._services_for = config
+            self._services = (Web(config, self._connect), Webhook(config, self._connect))
+            for service in self._services:
+                service.start()
 
     def _wait(self, seconds: float, fds: Sequence[int]) -> list[int]:
         found = self._ctx.wait(seconds, [*fds, self._done])
@@ -182,7 +208,8 @@ class Poller:
     def _turn(self) -> float:
         """One look at the rows; how long to wait before the next, in seconds."""
         wake = self._ctx.config.poller.wake_seconds
-        self._polls = {f for f in self._polls if not f.done()}
+        for poll in [poll for poll in self._polls if poll.done()]:
+            self._in_flight.done(self._polls.pop(poll))
         try:
             with self._listener.connection() as conn:
                 self._sweep(conn)
@@ -226,14 +253,18 @@ class Poller:
             self._seen_at = time.monotonic()
 
     def _begin_polls(self, conn: Connection) -> None:
-        free = self._ctx.config.poller.threads - len(self._polls)
-        if free > 0:
-            for repo, listed_at in repos.take_due(conn, free):
-                self._polls.add(self._submit(self._poll, repo, listed_at))
+        limits.postpone_polls(conn, self._clients.limited())
+        flying = self._in_flight
+        if flying.free > 0:
+            places, elsewhere = flying.places(), flying.per_unknown_host
+            for repo, listed_at in repos.take_due(conn, flying.free, places=places, places_elsewhere=elsewhere):
+                host = (str(repo.ref.forge), repo.ref.host.lower())
+                flying.begin(host)
+                self._polls[self._submit(self._poll, repo, listed_at)] = host
 
     def _begin_drain(self) -> None:
         if self._drain is None or self._drain.done():
-            self._drain = self._submit(self._drain_writes)
+            self._drain = self._submit(self._drain_writes, self._ctx.stop_event.is_set)
 
     def _submit(self, task: Callable[..., None], *args: Any) -> Future[None]:
         future = self._threads.submit(self._guarded, task, *args)
@@ -241,33 +272,30 @@ class Poller:
         return future
 
     def _deliver_the_rest(self) -> None:
-        """The runners have left, this one leaves last: what can be told now need not wait for the next start."""
+        """The runners have left, this one leaves last: what can be told now need not wait for the next start. In a
+        thread, since INT must be heard while a forge is slow to answer."""
         deadline = time.monotonic() + _LAST_PASS_SECONDS
-        while self._drain is not None and not self._drain.done() and time.monotonic() < deadline:
-            if self._ctx.stopping:
-                return
-            self._ctx.wait(0.05)
-        try:
-            outbox.drain(
-                self._connect,
-                self._clients.of_issue,
-                self._ctx.worker,
-                give_up=lambda: self._ctx.stopping or time.monotonic() >= deadline,
-                turn=self._ctx.beat,
-            )
-        except psycopg.Error as e:
-            if not is_outage(e):
-                raise
 
-    def _drain_writes(self) -> None:
-        outbox.drain(
-            self._connect, self._clients.of_issue, self._ctx.worker, give_up=self._ctx.stop_event.is_set
-        )
+        def over() -> bool:
+            return self._ctx.stopping or time.monotonic() >= deadline
+
+        self._wait_for([self._drain] if self._drain is not None else [], over)
+        if not over():
+            self._drain = self._threads.submit(self._guarded, self._drain_writes, over)
+            self._wait_for([self._drain], over)
+
+    def _wait_for(self, futures: Iterable[Future[None]], over: Callable[[], bool]) -> None:
+        while not over() and not all(f.done() for f in futures):
+            self._ctx.wait(0.05)
+
+    def _drain_writes(self, give_up: Callable[[], bool]) -> None:
+        outbox.drain(self._connect, self._clients.of_issue, self._ctx.worker, give_up=give_up)
 
     def _tidy(self, conn: Connection) -> None:
         if time.monotonic() - self._tidied_at >= _TIDY_SECONDS:
             jobs.prune(conn, self._ctx.config.poller.keep_days)
             workers.prune(conn)
+            limits.prune(conn)
             self._tidied_at = time.monotonic()
         if time.monotonic() - self._cleared_at >= _CLEAR_SECONDS:
             self._submit(self._collect_garbage)
@@ -317,6 +345,7 @@ class Poller:
         if self._ctx.stop_event.is_set():
             return
         full = self._full_sweep_due(repo, listed_at)
+        host, began = (str(repo.ref.forge), repo.ref.host.lower()), time.monotonic()
         try:
             client = self._clients.of(repo.ref)
             page = client.list_opted_in_issues(
@@ -327,8 +356,10 @@ class Poller:
                 body_hash=None if full else repo.body_hash,
             )
         except (ForgeError, TirelessError) as e:
-            self._record_failure(repo, e)
+            self._in_flight.ended(host, time.monotonic() - began, answered=not isinstance(e, Unreachable))
+            self._record_failure(repo, e, listed_at)
             return
+        self._in_flight.ended(host, time.monotonic() - began, answered=True)
         if page.moved_to is not None:
             repo = self._follow(repo, page.moved_to, client)
         spared = self._spared(client, repo, page, listed_at)
@@ -381,7 +412,7 @@ class Poller:
         last = repo.last_full_sweep_at
         return last is None or (now - last).total_seconds() >= self._ctx.config.poller.full_sweep_seconds
 
-    def _record_failure(self, repo: TrackedRepo, error: TirelessError) -> None:
+    def _record_failure(self, repo: TrackedRepo, error: TirelessError, listed_at: datetime) -> None:
         wait = None
         result = PollResult.UNREACHABLE
         if isinstance(error, Limited):
@@ -395,7 +426,9 @@ class Poller:
         if result is PollResult.MISSING and repo.poll_failures >= 2:
             wait = 3600.0
         with self._connect() as conn:
-            repos.record_poll(conn, repo.id, result, detail=str(error)[:500], wait_seconds=wait)
+            repos.record_poll(
+                conn, repo.id, result, detail=str(error)[:500], wait_seconds=wait, listed_at=listed_at
+            )
 
     def _follow(self, repo: TrackedRepo, to: RepoRef, client: ForgeClient) -> TrackedRepo:
         log.warning("repository moved repo=%s to=%s", repo.ref, to)
@@ -407,14 +440,13 @@ class Poller:
 
     def _leave(self) -> None:
         self._ctx.stop_event.set()
-        self._web.stop()
+        for service in self._services:
+            service.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._listener.close()
         # Threads that are in a request end with the process; the leases of what they held run out.
-        deadline = time.monotonic() + 3.0
-        waiting = {*self._polls, *({self._drain} if self._drain else set())}
-        while any(f.running() for f in waiting) and time.monotonic() < deadline:
-            self._ctx.wait(0.05)
+        deadline = time.monotonic() + _LEAVE_SECONDS
+        self._wait_for([f for f in self._polls if f.running()], lambda: time.monotonic() >= deadline)
         self._pool.close(timeout=0.5)
 
 

@@ -28,9 +28,11 @@ the next runner goes on at the first phase that is not complete.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -39,11 +41,13 @@ from tireless import embedded
 from tireless.agents import sandbox as sandboxes
 from tireless.agents.sandbox import Sandbox
 from tireless.entities import AgentKind, Claim, UnknownValue
+from tireless.gate import RowsGate
 from tireless.lease import LeaseKeeper, boot_clock
 from tireless.process import ChildContext
 from tireless.store import jobs, workers
-from tireless.store.connection import is_outage
+from tireless.store.connection import connect, is_outage
 from tireless.store.listen import Listener, lane_channel
+from tireless.store.queries import Connection
 from tireless.work import Work
 
 log = logging.getLogger(__name__)
@@ -70,6 +74,7 @@ class Runner:
             name=workers.session_name(ctx.worker, f"runner {self._lane}"),
             patience=_PATIENCE_SECONDS,
         )
+        self._gate = RowsGate(self._connect_for_gate)
         self._sandbox: Sandbox = sandboxes.probe(ctx.config.sandbox, hidden=hidden_paths(ctx))
         self._seen_at = float("-inf")
         self._unanswered = False  # whether the last claim got no answer, and may have come about all the same
@@ -126,6 +131,17 @@ class Runner:
         log.warning("claimed without an answer job=%s", claim.job.id)
         return claim
 
+    @contextlib.contextmanager
+    def _connect_for_gate(self) -> Iterator[Connection]:
+        """For a moment: a runner asks a forge some ten times an hour, and its connections add up over all runners."""
+        conn = connect(
+            self._url,
+            timeout=self._ctx.config.database.connect_timeout_seconds,
+            name=workers.session_name(self._ctx.worker, "gate"),
+        )
+        with conn:
+            yield conn
+
     def _say_seen(self, conn: psycopg.Connection, now: float) -> None:
         if now - self._seen_at >= _SEEN_SECONDS:
             ctx = self._ctx
@@ -137,7 +153,7 @@ class Runner:
         keeper = LeaseKeeper(self._ctx.config, self._url, claim, claimed_at)
         keeper.start()
         try:
-            Work(self._ctx, self._url, claim, keeper, self._sandbox).run()
+            Work(self._ctx, self._url, claim, keeper, self._sandbox, self._gate).run()
         finally:
             keeper.stop()
         self._seen_at = float("-inf")

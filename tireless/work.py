@@ -67,6 +67,7 @@ from tireless.entities import (
 from tireless.forge import (
     ForgeClient,
     ForgeError,
+    Gate,
     Limited,
     Moved,
     NotFound,
@@ -165,7 +166,13 @@ class Work:
     """Works one claim. `run` returns when the job is out of our hands, whatever happened."""
 
     def __init__(
-        self, ctx: ChildContext, url: str, claim: Claim, keeper: LeaseKeeper, sandbox: Sandbox
+        self,
+        ctx: ChildContext,
+        url: str,
+        claim: Claim,
+        keeper: LeaseKeeper,
+        sandbox: Sandbox,
+        gate: Gate | None = None,
     ) -> None:
         self._ctx = ctx
         self._config = ctx.config
@@ -173,6 +180,7 @@ class Work:
         self._job: Job = claim.job
         self._keeper = keeper
         self._sandbox = sandbox
+        self._gate = gate
         self._link = Link(
             url,
             timeout=self._config.database.connect_timeout_seconds,
@@ -693,7 +701,7 @@ class Work:
         if self._client_made is None:
             ref = self._job.issue
             entry = self._config.forge_for(ref.forge, ref.host)
-            self._client_made = client_for(entry, stop=self._ctx.stop_event)
+            self._client_made = client_for(entry, stop=self._ctx.stop_event, gate=self._gate)
         return self._client_made
 
     def _repo(self) -> TrackedRepo:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from tests.support.store import (
@@ -19,12 +21,14 @@ from tests.support.store import (
     job_of,
     open_lanes,
     queued,
+    running,
     scalar,
     set_clock,
     sweep,
     track,
 )
-from tireless.entities import Forge, Issue, IssueRef, JobKind, JobState, NewWrite, RepoRef, WriteOp
+from tests.support.wait import wait_until
+from tireless.entities import Forge, Issue, IssueRef, JobKind, JobState, NewWrite, Phase, RepoRef, WriteOp
 from tireless.routing import RoutingTable
 from tireless.store import jobs, writes
 from tireless.store.jobs import Verdict
@@ -230,3 +234,24 @@ def test_a_swept_back_job_is_still_the_live_one(conn: Connection) -> None:
     clock_at(conn, NOON, seconds=601)
     sweep(conn)
     assert enqueue(conn, [issue(1)]) == {1: Verdict.LIVE}
+
+
+def test_a_job_that_ends_while_its_issue_is_judged_is_not_followed_by_another(
+    conn: Connection, database_url: str
+) -> None:
+    """The list still shows the label that this end is about to take off."""
+    queued(conn, 1)
+    claim = running(conn)
+    with psycopg.connect(database_url) as ending:
+        jobs.transition(ending, claim, JobState.DELIVERED, phase=Phase.DONE)
+        with psycopg.connect(database_url, autocommit=True) as rival, ThreadPoolExecutor(1) as thread:
+            verdict = thread.submit(enqueue, rival, [issue(1)])
+            wait_until(lambda: verdict.done() or waits(conn, rival), 10, "the rival has judged")
+            ending.commit()
+            assert verdict.result(10) == {1: Verdict.LIVE}
+    assert len(jobs.find(conn, number=1)) == 1
+
+
+def waits(conn: Connection, rival: Connection) -> bool:
+    query = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
+    return bool(scalar(conn, query, rival.info.backend_pid))

@@ -92,6 +92,7 @@ class Rig:
         agent: Sequence[str] = (sys.executable, str(SCRIPTED_AGENT)),
         claude: str = "cap = 2\nrunners = 2",
         opencode: str = "enabled = false",
+        forge_settings: str = "",
         host: str = "host-a",
         env: Mapping[str, str] | None = None,
         root: Path | None = None,
@@ -104,6 +105,7 @@ class Rig:
         self.forge = fakes.start(kind, self.root / "forge")
         self.forge.add_repo(repo, files or {"README.md": README})
         self._settings, self._agent, self._claude, self._opencode = settings, agent, claude, opencode
+        self._forge_settings = forge_settings
         self._env = dict(env or {})
         self.supervisors: list[Supervisor] = []
         self.config_path = self.write_config()
@@ -126,7 +128,7 @@ class Rig:
             f"{settings if settings is not None else self._settings}\n"
             f"[[forge]]\n"
             f'kind = "{entry.kind}"\nhost = "{entry.host}"\napi_url = "{entry.base_url}"\n'
-            f'token_env = "{TOKEN_VARIABLE}"\n'
+            f'token_env = "{TOKEN_VARIABLE}"\n{self._forge_settings}\n'
             f"[lane.claude_code]\ncommand = [{command}]\n{claude if claude is not None else self._claude}\n"
             f"[lane.opencode]\n{self._opencode}\n",
             "utf-8",

@@ -98,7 +98,9 @@ def test_a_key_has_a_default_or_an_example_never_both() -> None:
 
 
 def test_the_examples_values_are_good_ones() -> None:
-    text = uncommented(examples=True).replace('token_file = "/etc/tireless/git.example.token"', "")
+    text = uncommented(examples=True)
+    for one_of_two in ("token", "webhook"):
+        text = re.sub(rf'^\w+_file = "/etc/tireless/git.example.{one_of_two}"$', "", text, flags=re.MULTILINE)
     found = read(text)
     assert found.forge[0].token_env == "TIRELESS_GIT_EXAMPLE_TOKEN"
     assert found.routing.child is AgentKind.OPENCODE
@@ -224,6 +226,14 @@ BAD = [
     ),
     (FORGE.replace("token_env", "ca_file"), r"forge\[0\] is 'git\.test'; name its token with exactly one of"),
     (FORGE + 'token_file = "/x"', r"forge\[0\] is 'git\.test'; name its token with exactly one of"),
+    (
+        FORGE + 'webhook_secret_env = "S"\nwebhook_secret_file = "/x"',
+        r"forge\[0\] is 'git\.test'; name its webhook's secret with one of",
+    ),
+    ('[webhook]\nlisten = "8422"', r"webhook\.listen is '8422'; give HOST:PORT"),
+    ("[webhook]\nmax_kb = 99999", r"webhook\.max_kb is 99999; set it between"),
+    ("[poller]\nper_host = 0", r"poller\.per_host is 0; set it above 0"),
+    ('[who]\nrequire = "read"', r"who\.require is 'read'; it is one of 'write', 'triage', 'anyone'"),
 ]
 
 
@@ -288,6 +298,16 @@ def test_tokens_come_from_the_environment_or_a_file_and_do_not_show_themselves(t
     path = written(tmp_path, FORGE.replace('token_env = "TOKEN"', f'token_file = "{secret_file}"'))
     assert load(path, {}).forge[0].token == Secret("fr0m-file")
     assert load(path, {}, tokens=False).forge[0].token is None
+
+
+def test_a_webhooks_secret_is_read_and_shown_nowhere(tmp_path: Path) -> None:
+    path = written(tmp_path, FORGE + 'webhook_secret_env = "HOOK"\n')
+    found = load(path, {"TOKEN": "s3cret", "HOOK": "h00k"})
+    assert found.forge[0].webhook_secret == Secret("h00k")
+    assert found.secrets() == ("s3cret", "h00k")
+    assert "h00k" not in repr(found)
+    with pytest.raises(ConfigError, match=r"webhook_secret_env names \$HOOK, which is not set"):
+        load(path, {"TOKEN": "s3cret"})
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,10 @@ class ForgeClient(ABC):
     def close(self) -> None:
         self._http.close()
 
+    def limited_seconds(self) -> float:
+        """How long this instance will not be asked, since it has limited our token; 0 if it will be."""
+        return self._http.limited_seconds()
+
     # Repositories and users
 
     def get_repository(self, repo: RepoRef) -> Repository:

@@ -142,6 +142,10 @@ class Http:
         parts = (url, self._headers.get("Accept", ""), self.fingerprint)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
 
+    def limited_seconds(self) -> float:
+        """How long the gate keeps this host closed to this token; 0 for not at all."""
+        return self._gate.check(self.host, self.fingerprint)
+
     def close(self) -> None:
         self._pool.close()
 

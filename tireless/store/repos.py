@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, time
 
@@ -102,10 +103,25 @@ def make_due(conn: Connection, repo_id: int) -> None:
     rows(conn, "make_due", {"id": repo_id})
 
 
-def take_due(conn: Connection, limit: int) -> list[tuple[TrackedRepo, datetime]]:
+def take_due(
+    conn: Connection,
+    limit: int,
+    *,
+    places: Mapping[tuple[str, str], int] | None = None,
+    places_elsewhere: int | None = None,
+) -> list[tuple[TrackedRepo, datetime]]:
     """Repositories whose poll is due, taken by this caller, each with the database's time of now: what is listed
-    after it is no older than it."""
-    return [(decode.repo(r), r["listed_at"]) for r in rows(conn, "take_due_repos", {"limit": limit})]
+    after it is no older than it. `places`: at most so many of a (forge, host), which is in lower case;
+    `places_elsewhere`: of any other."""
+    known = places or {}
+    params = {
+        "limit": limit,
+        "forges": [forge for forge, _ in known],
+        "hosts": [host for _, host in known],
+        "places": list(known.values()),
+        "places_elsewhere": limit if places_elsewhere is None else places_elsewhere,
+    }
+    return [(decode.repo(r), r["listed_at"]) for r in rows(conn, "take_due_repos", params)]
 
 
 def next_due_seconds(conn: Connection) -> float | None:

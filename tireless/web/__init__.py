@@ -20,9 +20,6 @@ It is not worth a poller: an address that is in use is a warning and is tried ag
 
 from __future__ import annotations
 
-import ipaddress
-import logging
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -30,15 +27,12 @@ from tireless.config import Config
 from tireless.store.queries import Connection
 from tireless.web import looks, server
 from tireless.web.app import App
-
-log = logging.getLogger(__name__)
+from tireless.web.service import RETRY_SECONDS, Service
 
 CONNECTIONS = looks.AT_ONCE  # that it may have from `connect` at the same time
 
-_RETRY_SECONDS = 10.0
 
-
-class Web:
+class Web(Service):
     """`connect` lends a connection that is in autocommit mode; it is called in threads of its own.
 
     A changed configuration wants a new Web, and the old one stopped first."""
@@ -48,64 +42,13 @@ class Web:
         config: Config,
         connect: Callable[[], AbstractContextManager[Connection]],
         *,
-        retry_seconds: float = _RETRY_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
     ) -> None:
-        self._address = config.web.address
-        self._app = App(config, looks.Looks(connect))
-        self._retry_seconds = retry_seconds
-        self._server: server.Server | None = None
-        self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
-
-    @property
-    def port(self) -> int | None:
-        """The port that it listens on; None while it does not."""
-        found = self._server
-        return int(found.server_address[1]) if found is not None else None
-
-    def start(self) -> None:
-        """Listen, if the configuration says so, and return. Call it after the last fork."""
-        if self._address is None or self._thread is not None or self._stop.is_set():
-            return
-        if not _is_loopback(self._address[0]):
-            log.warning(
-                "the status page has no login and listens beyond loopback address=%s:%d", *self._address
-            )
-        self._listen(self._address, said=False)
-        self._thread = threading.Thread(target=self._serve, args=(self._address,), name="web", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop listening, for good; what is being answered goes on by itself for some seconds at most."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=2.0)
-
-    def _serve(self, address: tuple[str, int]) -> None:
-        while not self._stop.is_set():
-            found = self._server
-            if found is not None:
-                try:
-                    found.serve_until(self._stop)
-                finally:
-                    self._server = None
-                return
-            self._stop.wait(self._retry_seconds)
-            if not self._stop.is_set():
-                self._listen(address, said=True)
-
-    def _listen(self, address: tuple[str, int], *, said: bool) -> None:
-        try:
-            self._server = server.Server(address, self._app.answer)
-        except (OSError, UnicodeError) as e:  # in use, not an address of ours, not a name
-            if not said:
-                log.warning("no status page for now address=%s:%d error=%s", *address, e)
-        else:
-            log.info("status page address=%s:%d", address[0], self._server.server_address[1])
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.casefold() == "localhost"
+        app = App(config, looks.Looks(connect))
+        super().__init__(
+            "status page",
+            config.web.address,
+            lambda address: server.Server(address, app.answer),
+            beyond_loopback="the status page has no login and listens beyond loopback",
+            retry_seconds=retry_seconds,
+        )

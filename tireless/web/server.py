@@ -80,9 +80,13 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 16
 
     def __init__(
-        self, address: tuple[str, int], answer: Callable[[str], Answer], seconds: float = SECONDS
+        self,
+        address: tuple[str, int],
+        answer: Callable[[str], Answer],
+        seconds: float = SECONDS,
+        handler: type[Handler] | None = None,
     ) -> None:
-        """OSError if it cannot listen there."""
+        """OSError if it cannot listen there. `handler`: for another kind of requests than reading a page."""
         self.listen_host = address[0]
         self.answer = answer
         self.seconds = seconds
@@ -91,7 +95,7 @@ class Server(ThreadingHTTPServer):
             *address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         self.address_family = family
-        super().__init__((str(resolved[0]), int(resolved[1])), Handler)
+        super().__init__((str(resolved[0]), int(resolved[1])), handler or Handler)
 
     def server_bind(self) -> None:
         # HTTPServer's own asks the DNS for its name, which nothing here needs and which may take long.
@@ -150,12 +154,13 @@ class Handler(BaseHTTPRequestHandler):
     server_version = "tireless"
     sys_version = ""
     protocol_version = "HTTP/1.0"  # one request a connection
+    most_bytes = HEAD_BYTES  # of a whole request
 
     def setup(self) -> None:
         super().setup()
         self.rfile.close()
         self._deadline = time.monotonic() + self.server.seconds
-        self.rfile = io.BufferedReader(_Bounded(self.connection, self._deadline, HEAD_BYTES))
+        self.rfile = io.BufferedReader(_Bounded(self.connection, self._deadline, self.most_bytes))
 
     def do_GET(self) -> None:
         refusal = self._refusal()
