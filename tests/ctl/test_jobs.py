@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from uuid import uuid4
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.ctl.conftest import Ctl
 from tests.support.store import REPO, claimed, job_of, queued, running, track
+from tireless import process
 from tireless.entities import (
     AgentKind,
     Forge,
@@ -70,6 +72,18 @@ def test_an_issue_of_two_hosts_must_be_written_in_full(ctl: Ctl, conn: Connectio
     ctl("show", "other.test/acme/site#7").ok()
 
 
+def test_a_name_that_several_hosts_have_is_told_with_its_host(ctl: Ctl, conn: Connection) -> None:
+    (job,) = queued(conn, 7, repo=track(conn))
+    assert "  acme/site#7  " in ctl("jobs").ok().out
+    track(conn, RepoRef(Forge.GITEA, "other.test", "Acme", "site"))
+    name = "forge.test/acme/site#7"
+    assert f"  {name}  " in ctl("jobs").ok().out
+    assert ctl("explain", str(job.id)).ok().out.startswith(f"{name} (pending): ")
+    assert f"  {name}  pending" in ctl("show", "0" * 36).err
+    assert ctl("cancel", str(job.id)).ok().out.startswith(f"{name} ({str(job.id)[:8]}): ")
+    assert ctl("retry", str(job.id)).ok().out.startswith(f"{name} (")
+
+
 def test_an_ambiguous_prefix_lists_the_candidates(ctl: Ctl, conn: Connection) -> None:
     made = queued(conn, *range(1, 18))  # of 17 ids two begin alike
     first = [str(job.id)[0] for job in made]
@@ -116,7 +130,14 @@ def test_jobs_can_be_narrowed(ctl: Ctl, conn: Connection) -> None:
     assert numbers("--lane", "oc") == [2]
     assert numbers("--repo", "acme/docs") == [3]
     assert numbers("--limit", "1") == [3]
+    assert ctl("jobs", "--state", "claimed,running").ok().out == "no job is claimed or running\n"
+    assert ctl("jobs", "--lane", "oc", "--state", "failed").ok().out == "no such job\n"
     assert "no state 'done'; there is live, ended, pending" in ctl("jobs", "--state", "done").err
+
+
+def test_no_job_in_words(ctl: Ctl) -> None:
+    said = [ctl("jobs", *argv).ok().out for argv in ([], ["--state", "live"], ["--state", "ended"])]
+    assert said == ["no job yet\n", "no job is live\n", "no job has ended\n"]
 
 
 def test_jobs_in_both_forms(ctl: Ctl, conn: Connection) -> None:
@@ -274,3 +295,17 @@ def test_a_job_in_hand_is_shown_with_its_holder(ctl: Ctl, conn: Connection) -> N
     claimed(conn, "somebody")
     assert "held by" in ctl("show", "acme/site#7").ok().out
     assert job_of(conn, 7, REPO).claimed_by == "somebody"
+
+
+def test_workers_are_told_by_host_and_pid_in_text(ctl: Ctl, conn: Connection) -> None:
+    queued(conn, 7, repo=track(conn))
+    worker = process.worker_id("a/host", os.getpid())
+    claimed(conn, worker)
+    short = f"a/host/{os.getpid()}"
+    for command in ("show", "explain", "logs"):
+        said = ctl(command, "acme/site#7").ok().out
+        assert short in said
+        assert worker not in said
+    document = ctl("show", "acme/site#7", "--json").ok().json
+    assert document["claimed_by"] == worker
+    assert worker in {event["actor"] for event in document["events"]}

@@ -203,6 +203,19 @@ def test_an_unknown_repository_lists_what_there_is(ctl: Ctl, conn: Connection) -
     assert "no tracked repository 'acme/sight'; tracked: gitea:forge.test/acme/site" in answer.err
 
 
+def test_remove_tells_one_job_from_several(ctl: Ctl, conn: Connection) -> None:
+    queued(conn, 1, repo=track(conn))
+    assert "has 1 job that waits or runs; --cancel" in ctl("repo", "remove", "acme/site").err
+
+
+def test_a_forge_that_does_not_answer_says_nothing_about_the_name(ctl: Ctl, gitea: FakeForge) -> None:
+    ctl.forge = gitea
+    gitea.down()
+    answer = ctl("repo", "add", "acme/site")
+    assert answer.code == 1
+    assert answer.err.endswith("Connection refused; try again, or add it with --offline\n")
+
+
 def test_remove_keeps_history_and_refuses_live_jobs(ctl: Ctl, conn: Connection) -> None:
     repo = track(conn)
     first, second = queued(conn, 1, 2, repo=repo)

@@ -167,6 +167,21 @@ def test_what_does_not_work_fails_by_name(
     assert gitea.token not in ctl("doctor").out
 
 
+def test_a_token_that_everybody_can_read_is_a_warning(ctl: Ctl, gitea: FakeForge, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(gitea.token)
+    ctl.forge = gitea
+    ctl.write(*lanes(tmp_path))
+    ctl.path.write_text(
+        ctl.path.read_text().replace(f'token_env = "{TOKEN_VARIABLE}"', f'token_file = "{file}"')
+    )
+    name = f"forge gitea:{gitea.host}"
+    for mode, level in ((0o644, "warn"), (0o640, "ok"), (0o600, "ok")):
+        file.chmod(mode)
+        check = checks(ctl, 0)[name]
+        assert (check["level"], "chmod o=" in check["detail"]) == (level, level == "warn")
+
+
 def test_what_wants_a_look_is_a_warning(ctl: Ctl, gitea: FakeForge, tmp_path: Path) -> None:
     ctl.forge = gitea
     ctl.lines = lanes(tmp_path, code=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
@@ -263,9 +264,19 @@ def _forges(session: Session) -> Iterator[Check]:
     for entry in session.config.forge:
         name = f"forge {entry.kind}:{entry.host}"
         try:
-            yield Check(name, Level.OK, _whose_token(session, entry))
+            text = _whose_token(session, entry)
         except (ConfigError, ForgeError) as e:
             yield Check(name, Level.FAIL, str(e))
+            continue
+        open_to = _open_to_others(entry.token_file) if entry.token_file is not None else None
+        yield Check(name, Level.WARN if open_to else Level.OK, f"{text}; {open_to}" if open_to else text)
+
+
+def _open_to_others(file: Path) -> str | None:
+    mode = stat.S_IMODE(file.stat().st_mode)
+    if not mode & (stat.S_IROTH | stat.S_IWOTH):
+        return None
+    return f"{file} is open to every user of this machine (mode {mode:04o}); chmod o= {file}"
 
 
 def _whose_token(session: Session, entry: ForgeConfig) -> str:

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 from tireless.config import Config
 from tireless.ctl import documents, lookup
 from tireless.ctl.commands import Group
-from tireless.ctl.output import age, clean, plural, seconds, when
+from tireless.ctl.output import age, clean, plural, seconds, short_ids, when
 from tireless.ctl.session import Exit, Refused, Session, clock
 from tireless.entities import (
     AgentKind,
@@ -86,9 +86,10 @@ def run(session: Session) -> int:
     with session.database() as conn:
         if issue is not None and not lookup.jobs_of_issue(conn, issue):
             reasons = [_why_no_job(session, conn, issue)]
-            job = None
+            job, called = None, session.args.job
         else:
             job = lookup.job(conn, session.args.job, session.config)
+            called = lookup.names(conn).of(job.issue)
             reasons = why(gather(session, conn, job))
     document = {
         "job": documents.job(job) if job is not None else None,
@@ -96,9 +97,9 @@ def run(session: Session) -> int:
         "text": reasons[0].text,
         "also": [{"reason": r.code, "text": r.text} for r in reasons[1:]],
     }
-    name = f"{job.issue.repo_ref.full_name}#{job.issue.number} ({job.state})" if job else session.args.job
+    name = f"{called} ({job.state})" if job else called
     lines = [f"{name}: {reasons[0].text}", *(f"also: {reason.text}" for reason in reasons[1:])]
-    session.out.give(document, "\n".join(clean(line) for line in lines))
+    session.out.give(document, "\n".join(clean(short_ids(line)) for line in lines))
     return Exit.OK
 
 

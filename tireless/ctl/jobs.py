@@ -9,7 +9,7 @@ from typing import Any
 
 from tireless.ctl import documents, lookup
 from tireless.ctl.commands import Group
-from tireless.ctl.output import Cell, Output, age, clean, detail_text, plural, when
+from tireless.ctl.output import Cell, Output, age, clean, detail_text, plural, short_ids, when
 from tireless.ctl.session import Exit, Refused, Session, clock
 from tireless.delivery import writes_for_end
 from tireless.entities import (
@@ -104,24 +104,30 @@ def run_jobs(session: Session) -> int:
     owner, repo = (pattern.owner, pattern.repo) if pattern else (None, None)
     with session.database() as conn:
         found = jobs.find(conn, states=args.state, lane=args.lane, owner=owner, repo=repo, limit=args.limit)
+        called = lookup.names(conn)
         now = clock(conn)
     if pattern is not None:
         found = [job for job in found if pattern.matches(job.issue.repo_ref)]
-    rows = [_row(job, now) for job in found]
+    rows = [_row(job, called, now) for job in found]
     head = ["JOB", "ISSUE", "STATE", "KIND", "LANE", "TRY", "CHANGED", "TITLE"]
-    text = session.out.table(head, rows) if rows else "no such job" if _narrowed(args) else "no job yet"
+    text = session.out.table(head, rows) if rows else _none(args)
     session.out.give([documents.job(job) for job in found], text)
     return Exit.OK
 
 
-def _narrowed(args: argparse.Namespace) -> bool:
-    return bool(args.state or args.lane or args.repo)
+def _none(args: argparse.Namespace) -> str:
+    if args.lane or args.repo:
+        return "no such job"
+    if not args.state:
+        return "no job yet"
+    named = {tuple(_LIVE): "is live", tuple(TERMINAL_STATES): "has ended"}
+    return "no job " + (named.get(tuple(args.state)) or f"is {' or '.join(args.state)}")
 
 
-def _row(job: Job, now: datetime) -> list[Cell | str]:
+def _row(job: Job, called: lookup.Names, now: datetime) -> list[Cell | str]:
     return [
         str(job.id)[:8],
-        f"{job.issue.repo_ref.full_name}#{job.issue.number}",
+        called.of(job.issue),
         state_cell(job),
         job.kind.value,
         job.lane.value,
@@ -183,7 +189,7 @@ def _page(
 
 def _facts(job: Job, now: datetime) -> list[tuple[str, Any]]:
     stopping = job.cancel_requested_at is not None and not job.state.terminal
-    held = f"{job.claimed_by} (lease until {when(job.claim_expires_at)})" if job.claimed_by else None
+    held = f"{short_ids(job.claimed_by)} (lease until {when(job.claim_expires_at)})" if job.claimed_by else None
     return [
         ("job", job.id),
         ("issue", f"{job.issue}  {job.title}"),
@@ -197,7 +203,7 @@ def _facts(job: Job, now: datetime) -> list[tuple[str, Any]]:
         ("commit", job.head_commit),
         ("pull request", job.pull_request_url),
         ("parent", job.parent_job_id),
-        ("error", job.last_error),
+        ("error", short_ids(job.last_error) if job.last_error else None),
         ("created", when(job.created_at)),
         ("finished", when(job.finished_at)),
     ]
@@ -224,7 +230,7 @@ def _write_cell(write: ForgeWrite) -> Cell:
 
 def event_line(event: JobEvent) -> str:
     return clean(
-        f"{when(event.at)}  {event.kind:<16}  {event.actor}  {detail_text(event.detail)}", 400
+        short_ids(f"{when(event.at)}  {event.kind:<16}  {event.actor}  {detail_text(event.detail)}"), 400
     ).rstrip()
 
 
@@ -238,11 +244,10 @@ def run_cancel(session: Session) -> int:
         writes_for = writes_for_end(session.config)
         moved = jobs.cancel(conn, [job.id], reason, writes_for=writes_for, actor=session.actor)
         after = jobs.get(conn, job.id) or job
+        name = _name(after, lookup.names(conn))
     if not moved and after.state.terminal and after.state is not JobState.ABANDONED:
         raise Refused(f"job {after.id} is {after.state} already; there is nothing to cancel")
-    session.out.give(
-        {"changed": bool(moved), **documents.job(after)}, f"{_name(after)}: {_cancelled(after, moved)}"
-    )
+    session.out.give({"changed": bool(moved), **documents.job(after)}, f"{name}: {_cancelled(after, moved)}")
     return Exit.OK
 
 
@@ -252,8 +257,8 @@ def _cancelled(job: Job, moved: Sequence[Job]) -> str:
     return "asked to stop, its runner does so within a minute" if moved else "was asked to stop already"
 
 
-def _name(job: Job) -> str:
-    return clean(f"{job.issue.repo_ref.full_name}#{job.issue.number} ({str(job.id)[:8]})")
+def _name(job: Job, called: lookup.Names) -> str:
+    return clean(f"{called.of(job.issue)} ({str(job.id)[:8]})")
 
 
 def run_retry(session: Session) -> int:
@@ -262,6 +267,7 @@ def run_retry(session: Session) -> int:
         job = lookup.job(conn, session.args.job, session.config)
         history = lookup.jobs_of_issue(conn, lookup.exactly(job.issue))
         repo = _may_retry(conn, job, history)
+        name = _name(job, lookup.names(conn))
         queued = [w for j in history for w in writes.of_job(conn, j.id)]
         _demand_label_can_come_off(queued, label)
         waiting = any(w.op is WriteOp.ADD_LABEL and w.state is WriteState.WAITING for w in queued)
@@ -270,7 +276,7 @@ def run_retry(session: Session) -> int:
                 writes.add(conn, job, [NewWrite(WriteOp.ADD_LABEL, {"name": label})])
                 repos.make_due(conn, repo.id)
     what = "is to be set already" if waiting else "will be set"
-    text = f"{_name(job)}: the label {label!r} {what} on the issue; the poll after that makes a new job of it"
+    text = f"{name}: the label {label!r} {what} on the issue; the poll after that makes a new job of it"
     session.out.give({"queued": not waiting, **documents.job(job)}, text)
     return Exit.OK
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -144,6 +146,25 @@ def repo(conn: Connection, text: str, config: Config) -> TrackedRepo:
     raise Refused(f"no tracked repository {clean(text, 100)!r}; tracked: {near}")
 
 
+class Names:
+    """What issues are called in text: OWNER/NAME#N, with the host in front where several instances have one of
+    that name."""
+
+    def __init__(self, refs: Iterable[RepoRef]) -> None:
+        short = Counter(ref.full_name.casefold() for ref in set(refs))
+        self._shared = {name for name, n in short.items() if n > 1}
+
+    def of(self, issue: IssueRef) -> str:
+        name = issue.repo_ref.full_name
+        host = f"{issue.host}/" if name.casefold() in self._shared else ""
+        return f"{host}{name}#{issue.number}"
+
+
+def names(conn: Connection) -> Names:
+    """As they are with what is tracked now."""
+    return Names(r.ref for r in repos.tracked(conn, disabled_too=True))
+
+
 @dataclass(frozen=True, slots=True)
 class IssuePattern:
     repo: RepoPattern
@@ -198,12 +219,12 @@ def _job_by_id(conn: Connection, text: str) -> Job:
     if len(found) == 1:
         return found[0]
     if found:
-        raise Refused(f"{text!r} begins more than one job's id:\n{_listing(found)}")
+        raise Refused(f"{text!r} begins more than one job's id:\n{_listing(found, names(conn))}")
     latest = jobs.find(conn, limit=5)
-    there = f"the latest are:\n{_listing(latest)}" if latest else "there are none yet"
+    there = f"the latest are:\n{_listing(latest, names(conn))}" if latest else "there are none yet"
     raise Refused(f"no job whose id begins with {text!r}; {there}")
 
 
-def _listing(found: list[Job]) -> str:
-    lines = [f"  {j.id}  {j.issue.repo_ref.full_name}#{j.issue.number}  {j.state}" for j in found[:_SHOWN]]
+def _listing(found: list[Job], called: Names) -> str:
+    lines = [f"  {j.id}  {called.of(j.issue)}  {j.state}" for j in found[:_SHOWN]]
     return "\n".join([*lines, "  …"] if len(found) > _SHOWN else lines)

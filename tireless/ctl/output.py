@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -25,6 +26,7 @@ _COLOURS = {
 }
 _UNSEEN = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}  # control, format (bidirectional too), private, line breaks
 _GAP = "  "
+_WORKER_ID = re.compile(r"(\S)/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}/\d+/(\d+)/\d+\b")
 _LEAST_FOLD = 20  # a narrower column is cut instead
 
 
@@ -141,6 +143,11 @@ def clean(text: str, limit: int | None = None) -> str:
     if limit is not None and len(shown) > limit:
         return shown[: limit - 1] + "…"
     return shown
+
+
+def short_ids(text: str) -> str:
+    """Names of workers (process.WorkerId) as people read them: HOST/PID."""
+    return _WORKER_ID.sub(r"\1/\2", text)
 
 
 def plural(n: int, word: str) -> str:

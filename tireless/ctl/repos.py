@@ -20,7 +20,7 @@ from tireless.ctl.output import Cell, age, clean, plural, seconds, when
 from tireless.ctl.session import Exit, Refused, Session, Usage, clock
 from tireless.delivery import writes_for_end
 from tireless.entities import PollResult, RepoRef, Repository, TrackedRepo
-from tireless.forge import Forbidden, ForgeClient, ForgeError, client_for
+from tireless.forge import Forbidden, ForgeClient, ForgeError, Unreachable, client_for
 from tireless.store import budgets, jobs, repos
 from tireless.store.budgets import Spent
 from tireless.store.queries import Connection
@@ -174,6 +174,8 @@ def _asked(session: Session, ref: RepoRef) -> Repository:
         found = client.get_repository(ref)
         if session.args.make_labels:
             _make_labels(session, client, found.ref)
+    except Unreachable as e:
+        raise Refused(f"{e}; try again, or add it with --offline") from e
     except ForgeError as e:
         raise Refused(f"{e}; check the name and the token's rights, or add it with --offline") from e
     finally:
@@ -357,8 +359,9 @@ def run_remove(session: Session) -> int:
         repo = lookup.repo(conn, session.args.repo, session.config)
         live = jobs.live_jobs_of_repo(conn, repo)
         if live and not session.args.cancel:
+            verb = "waits or runs" if len(live) == 1 else "wait or run"
             raise Refused(
-                f"{repo.ref} has {plural(len(live), 'job')} that wait or run; --cancel ends them, repo disable "
+                f"{repo.ref} has {plural(len(live), 'job')} that {verb}; --cancel ends them, repo disable "
                 "starts no more"
             )
         with conn.transaction():

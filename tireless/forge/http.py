@@ -21,6 +21,7 @@ import io
 import json
 import logging
 import random
+import re
 import socket
 import threading
 import time
@@ -298,8 +299,14 @@ def _transport_error(request: Request, error: urllib3.exceptions.HTTPError) -> F
     )  # which urllib3 counts among the timeouts
     if isinstance(error, urllib3.exceptions.TimeoutError) and not refused:
         return Unreachable(request, None, "no whole answer in time")
+    return Unreachable(request, None, _in_words(error))
+
+
+def _in_words(error: urllib3.exceptions.HTTPError) -> str:
+    """What urllib3 says, without the names of classes before it and numbers within."""
     text = " ".join(str(error).split())[:200]
-    return Unreachable(request, None, f"{type(error).__name__}: {text}")
+    said, stripped = re.subn(r"^\w+\(host=[^)]*\): ", "", text)
+    return re.sub(r"\[Errno -?\d+\] ", "", said) if stripped else f"{type(error).__name__}: {text}"
 
 
 def _origin(url: str) -> tuple[str, str, int]:
