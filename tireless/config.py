@@ -412,7 +412,13 @@ def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
 def _convert_list(item: Any, value: Any, where: str, key: str) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise ConfigError(f"{where}: {key} is {value!r}; it is a list")
-    return tuple(_convert(item, v, where, f"{key}[{i}]") for i, v in enumerate(value))
+    return tuple(_convert(item, v, where, _entry(key, i, v)) for i, v in enumerate(value))
+
+
+def _entry(key: str, i: int, value: Any) -> str:
+    """Which entry of a list is meant: its place, and its host where it has one that may be shown."""
+    host = value.get("host") if isinstance(value, Mapping) else getattr(value, "host", None)
+    return f"{key}[{i}] ({host})" if isinstance(host, str) and host and "@" not in host else f"{key}[{i}]"
 
 
 def _convert_table(args: tuple[Any, ...], value: Any, where: str, key: str) -> dict[Any, Any]:
@@ -553,7 +559,7 @@ def _check_forges(config: Config, where: str, demand: Any) -> None:
         if entry.api_url is not None:
             demand(
                 entry.api_url.startswith(("https://", "http://")) and "@" not in entry.api_url,
-                f"forge[{i}].api_url",
+                f"{_entry('forge', i, entry)}.api_url",
                 entry.api_url,
                 "give a URL with http or https and no user in it",
             )
@@ -574,7 +580,7 @@ def _check_forges(config: Config, where: str, demand: Any) -> None:
 def with_token(config: Config, entry: ForgeConfig, environ: Mapping[str, str]) -> ForgeConfig:
     """The entry with its token, and its webhook's secret, read. ConfigError if one cannot be had."""
     where = str(config.path) if config.path is not None else "configuration"
-    key = f"forge[{config.forge.index(entry)}]"
+    key = _entry("forge", config.forge.index(entry), entry)
     token = _read_secret(environ, entry.token_env, entry.token_file, where, f"{key}.token")
     hook: Secret | None = None
     env, file = entry.webhook_secret_env, entry.webhook_secret_file

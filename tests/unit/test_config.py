@@ -166,7 +166,7 @@ BAD = [
     ("path = 'x'", r"unknown key path"),
     (
         '[[forge]]\nkind="gitea"\nhost="h"\ntoken="s3cret"',
-        r"unknown key forge\[0\]\.token; did you mean token_",
+        r"unknown key forge\[0\] \(h\)\.token; did you mean token_",
     ),
     ("lease = 3", r"lease is 3; it is a table of keys"),
     ("lane = 3", r"lane is 3; it is a table"),
@@ -183,7 +183,7 @@ BAD = [
     ("[sandbox]\nread_only = [1]", r"sandbox\.read_only\[0\] is 1; it is a path"),
     ("[lane.opencode]\nenv = {A = 1}", r"lane\.opencode\.env\.A is 1; it is a string"),
     ('[[forge]]\nkind = "gitea"', r"forge\[0\]\.host is missing; add it"),
-    ('[[forge]]\nkind = "svn"\nhost = "h"', r"forge\[0\]\.kind is 'svn'; it is one of 'github'"),
+    ('[[forge]]\nkind = "svn"\nhost = "h"', r"forge\[0\] \(h\)\.kind is 'svn'; it is one of 'github'"),
     ("[lease]\nseconds = 0", r"lease\.seconds is 0\.0; set it above 0"),
     ("[lease]\nmax_attempts = 0", r"lease\.max_attempts is 0; set it above 0"),
     (
@@ -219,10 +219,11 @@ BAD = [
         FORGE.replace("git.test", "https://git.test"),
         r"forge\[0\]\.host is 'https://git\.test'; give a host name",
     ),
-    (FORGE + 'api_url = "ftp://x"', r"forge\[0\]\.api_url is 'ftp://x'; give a URL"),
+    (FORGE + "nonsense = 1", r"unknown key forge\[0\] \(git\.test\)\.nonsense"),
+    (FORGE + 'api_url = "ftp://x"', r"forge\[0\] \(git\.test\)\.api_url is 'ftp://x'; give a URL"),
     (
         FORGE + 'api_url = "https://u:p@x"',
-        r"forge\[0\]\.api_url is .*; give a URL with http or https and no user",
+        r"forge\[0\] \(git\.test\)\.api_url is .*; give a URL with http or https and no user",
     ),
     (FORGE.replace("token_env", "ca_file"), r"forge\[0\] is 'git\.test'; name its token with exactly one of"),
     (FORGE + 'token_file = "/x"', r"forge\[0\] is 'git\.test'; name its token with exactly one of"),
@@ -313,9 +314,15 @@ def test_a_webhooks_secret_is_read_and_shown_nowhere(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ('token_env = "TOKEN"', r"forge\[0\]\.token_env names \$TOKEN, which is not set; export it"),
-        ('token_file = "/nowhere/token"', r"forge\[0\]\.token_file /nowhere/token cannot be read"),
-        ('token_file = "/dev/null"', r"forge\[0\]\.token_file /dev/null is empty"),
+        (
+            'token_env = "TOKEN"',
+            r"forge\[0\] \(git\.test\)\.token_env names \$TOKEN, which is not set; export it",
+        ),
+        (
+            'token_file = "/nowhere/token"',
+            r"forge\[0\] \(git\.test\)\.token_file /nowhere/token cannot be read",
+        ),
+        ('token_file = "/dev/null"', r"forge\[0\] \(git\.test\)\.token_file /dev/null is empty"),
     ],
 )
 def test_a_token_that_is_not_there_is_known_at_the_start(tmp_path: Path, source: str, message: str) -> None:
