@@ -30,9 +30,9 @@ After an outage of the database it sweeps later by as long as that took (15 s at
 gives its job back itself, and burns no attempt by it, as a sweep would.
 
 TERM and INT: no new poll is begun, and it leaves within a second, whatever its threads wait for; on TERM
-after a last pass over the outbox, since that comes when the host's runners have left. That pass goes on while
-forges answer, for `_LAST_PASS_SECONDS` at most, and INT cuts it short. What the poller had taken and not done is due
-again within minutes.
+after a last pass over the outbox, since that comes when the host's runners have left. That pass ends when a forge
+has kept it waiting for `_SILENT_SECONDS`, after `_LAST_PASS_SECONDS` at most, and on INT. What the poller had taken
+and not done is due again within minutes.
 """
 
 from __future__ import annotations
@@ -91,6 +91,7 @@ from tireless.workspace import Workspaces
 log = logging.getLogger(__name__)
 
 _LAST_PASS_SECONDS = 20.0  # below what the supervisor gives the poller to leave
+_SILENT_SECONDS = 5.0  # without a settled write, and the last pass is over
 _LEAVE_SECONDS = 0.5  # for threads to end what they are in
 _TURN_SECONDS = 0.05
 _CONNECTIONS = 4  # for all polls together: what a poll stores takes a hundredth of what it waits for its forge
@@ -156,8 +157,8 @@ class Poller:
         size = min(config.poller.threads, _CONNECTIONS) + 3 + web.CONNECTIONS + webhook.CONNECTIONS
         self._pool = open_pool(url, size, timeout=timeout, name=name)
         self._listener = Listener(url, (POLL_CHANNEL,), timeout=timeout, wait=self._wait, name=name)
-        # One more than polls at once: the outbox must not wait behind slow forges.
-        self._threads = ThreadPoolExecutor(config.poller.threads + 1, thread_name_prefix="poll")
+        # Two more than polls at once: neither outbox nor tidying may wait behind slow forges.
+        self._threads = ThreadPoolExecutor(config.poller.threads + 2, thread_name_prefix="poll")
         self._in_flight = InFlight(config.poller.threads, config.poller.per_host)
         self._polls: dict[Future[None], Host] = {}
         self._drain: Future[None] | None = None
@@ -214,16 +215,16 @@ class Poller:
             with self._listener.connection() as conn:
                 self._sweep(conn)
                 self._begin_polls(conn)
-                due = repos.next_due_seconds(conn)
+                due = repos.next_due(conn)
         except psycopg.Error as e:
             if not is_outage(e):
                 raise
             self._out_since = self._out_since or time.monotonic()
             return wake
-        if due is not None and due <= 0:
+        if due.write is not None and due.write <= 0:
             self._begin_drain()
         # What is due already is in hand, or locked elsewhere, or waits for a thread: a free one ends the wait.
-        return wake if due is None else min(max(due, 0.5), wake)
+        return min([wake, *(max(seconds, 0.5) for seconds in (due.poll, due.write) if seconds is not None)])
 
     def _sweep(self, conn: Connection) -> None:
         """What needs no hurry: at most once in `_SWEEP_SECONDS`, however busy the polling is."""
@@ -275,21 +276,26 @@ class Poller:
         """The runners have left, this one leaves last: what can be told now need not wait for the next start. In a
         thread, since INT must be heard while a forge is slow to answer."""
         deadline = time.monotonic() + _LAST_PASS_SECONDS
+        silent_at = time.monotonic() + _SILENT_SECONDS
 
         def over() -> bool:
-            return self._ctx.stopping or time.monotonic() >= deadline
+            return self._ctx.stopping or time.monotonic() >= min(deadline, silent_at)
+
+        def progress() -> None:
+            nonlocal silent_at
+            silent_at = time.monotonic() + _SILENT_SECONDS
 
         self._wait_for([self._drain] if self._drain is not None else [], over)
         if not over():
-            self._drain = self._threads.submit(self._guarded, self._drain_writes, over)
+            self._drain = self._threads.submit(self._guarded, self._drain_writes, over, progress)
             self._wait_for([self._drain], over)
 
     def _wait_for(self, futures: Iterable[Future[None]], over: Callable[[], bool]) -> None:
         while not over() and not all(f.done() for f in futures):
             self._ctx.wait(0.05)
 
-    def _drain_writes(self, give_up: Callable[[], bool]) -> None:
-        outbox.drain(self._connect, self._clients.of_issue, self._ctx.worker, give_up=give_up)
+    def _drain_writes(self, give_up: Callable[[], bool], turn: Callable[[], None] = lambda: None) -> None:
+        outbox.drain(self._connect, self._clients.of_issue, self._ctx.worker, give_up=give_up, turn=turn)
 
     def _tidy(self, conn: Connection) -> None:
         if time.monotonic() - self._tidied_at >= _TIDY_SECONDS:

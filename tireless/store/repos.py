@@ -124,10 +124,18 @@ def take_due(
     return [(decode.repo(r), r["listed_at"]) for r in rows(conn, "take_due_repos", params)]
 
 
-def next_due_seconds(conn: Connection) -> float | None:
-    """Seconds until a poll or a forge write is due; negative if one is already; None if there is none."""
+@dataclass(frozen=True, slots=True)
+class NextDue:
+    """Seconds until a poll, and a forge write, is due; negative if one is already, None if there is none."""
+
+    poll: float | None
+    write: float | None
+
+
+def next_due(conn: Connection) -> NextDue:
     found = row(conn, "next_due")
-    return found["seconds"] if found else None
+    assert found is not None
+    return NextDue(found["poll"], found["write"])
 
 
 def record_poll(
