@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
 import tomllib
 import types
@@ -19,6 +20,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from tireless.entities import AgentKind, Forge, TirelessError
 from tireless.labels import LabelProtocol
@@ -313,9 +315,25 @@ class Config:
         """Every secret value that this configuration holds, for the redactor."""
         kept = [secret for entry in self.forge for secret in (entry.token, entry.webhook_secret)]
         found = [secret.reveal() for secret in kept if secret is not None]
-        if self.database.url and "@" in self.database.url:
+        password = database_password(self.database.url) if self.database.url else None
+        if self.database.url and password:
             found.append(self.database.url)
+            # Alone it is seen nowhere; a short one ("tireless") would mask ordinary words all over.
+            found += [form for form in (password, unquote(password)) if len(form) >= _LONG]
         return tuple(found)
+
+
+_LONG = 12  # characters
+_PASSWORD = re.compile(
+    r"//[^/@\s]*?:(?P<user>[^/\s]*)@"  # of a URL, as it is written there
+    r"|(?:^|[?&\s])password\s*=\s*(?:'(?P<quoted>[^']*)'|(?P<plain>[^&\s']+))"  # a parameter, of a URL or alone
+)
+
+
+def database_password(url: str) -> str | None:
+    """The password in a database's URL or list of parameters, as it is written there; None if it holds none."""
+    found = (match["user"] or match["quoted"] or match["plain"] for match in _PASSWORD.finditer(url))
+    return next(filter(None, found), None)
 
 
 _NOT_KEYS = {(Config, "path"), (ForgeConfig, "token"), (ForgeConfig, "webhook_secret")}

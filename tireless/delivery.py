@@ -74,15 +74,21 @@ class Ending:
         def mask(text: str | None) -> str | None:
             return redact(text) if text is not None else None
 
-        children = tuple(
-            {k: redact(v) if isinstance(v, str) else v for k, v in c.items()} for c in self.children
-        )
+        def mask_value(value: Any) -> Any:
+            if isinstance(value, list | tuple):
+                return [mask_value(item) for item in value]
+            return redact(value) if isinstance(value, str) else value
+
+        children = tuple({key: mask_value(value) for key, value in c.items()} for c in self.children)
         return replace(
             self,
             why=mask(self.why),
             summary=mask(self.summary),
             question=mask(self.question),
+            diffstat=mask(self.diffstat),
             children=children,
+            verify_tail=mask(self.verify_tail),
+            notes=tuple(redact(note) for note in self.notes),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -189,7 +189,8 @@ class Work:
         )
         self._agent_kind = claim.job.claimed_lane or claim.job.lane
         agent_env = agent_environment(self._config.lane[self._agent_kind])
-        self._redactor = Redactor((*self._config.secrets(), *secrets_in(agent_env)))
+        self._secrets = (*self._config.secrets(), *secrets_in(agent_env))
+        self._redactor = Redactor(self._secrets)
         self._client_made: ForgeClient | None = None
         self._askers_made: Askers | None = None
         self._judged: Judgement | None = None
@@ -285,10 +286,17 @@ class Work:
                 ending = dataclasses.replace(ending, state=JobState.FAILED, why=why)
             self._advance(Phase.ANNOUNCE, result=ending.to_json())
             return
+        leaked = self._workspaces.leaks(mirror, collected, self._secrets)
+        if leaked:
+            self._advance(
+                Phase.ANNOUNCE, result=_leaking(leaked, self._job.id).masked(self._redactor).to_json()
+            )
+            return
         ending = dataclasses.replace(ending, diffstat=collected.diffstat.text, notes=_notes(collected))
         command = self._repo().verify_command
         if command and ending.state is JobState.DELIVERED:
             ending = self._verified(command, checkout, mirror, ending)
+        ending = ending.masked(self._redactor)
         self._advance(Phase.PUSH, head_commit=collected.head_commit, result=ending.to_json())
 
     def _push(self) -> None:
@@ -329,6 +337,7 @@ class Work:
             self._end_guard(_run_dir(checkout, run.id))
             conclusion = conclude_from(_run_dir(checkout, run.id), adapter)
             if conclusion is not None:
+                conclusion = self._masked(conclusion)
                 log.info("agent had ended before a crash job=%s run=%s", self._job.id, run.id)
                 return run, conclusion
             session = session_of(_run_dir(checkout, run.id), adapter) or run.session_id
@@ -345,6 +354,15 @@ class Work:
         except StillRunning:
             log.warning("ending the agent of a runner that lost the job job=%s", self._job.id)
             end_job(str(self._job.id))
+
+    def _masked(self, conclusion: Conclusion) -> Conclusion:
+        """Its texts may quote what the agent printed."""
+        words = conclusion.final_text
+        return dataclasses.replace(
+            conclusion,
+            detail=self._redactor(conclusion.detail),
+            final_text=self._redactor(words) if words is not None else None,
+        )
 
     def _end_run(self, run: AgentRun, conclusion: Conclusion) -> None:
         self._db(lambda c: _end_run(c, run.id, self._claim.worker, conclusion))
@@ -398,7 +416,7 @@ class Work:
         )
         with process:
             left = self._watch(process, run_id)
-            conclusion = process.conclude()
+            conclusion = self._masked(process.conclude())
         if left is not None and (conclusion.outcome is not Outcome.COMPLETED or not self._keeper.trusted):
             self._record_stopped(checkout, run_id, conclusion)
             raise left
@@ -470,7 +488,6 @@ class Work:
     def _settle(self, checkout: Checkout, run: AgentRun, conclusion: Conclusion) -> None:
         """The run has ended: what follows for the job and for the lane, in one transaction with the run's end."""
         job, lease = self._job, self._config.lease
-        conclusion = dataclasses.replace(conclusion, detail=self._redactor(conclusion.detail))
         decision = governor.decide(conclusion, job.attempts, lease.backoff_seconds)
         why = governor.in_words(decision.why)
         spent = not decision.keep_attempt and job.attempts >= job.max_attempts
@@ -954,6 +971,16 @@ def _notes(collected: Collected) -> tuple[str, ...]:
     left_out = [f"`{path}` is not in the commit: {why}" for path, why in collected.left_out]
     unchanged = [] if collected.advanced else ["This run added nothing to what was on the branch."]
     return (*unchanged, *collected.notes, *left_out[:20])
+
+
+def _leaking(places: Sequence[str], job_id: UUID) -> Ending:
+    """The end of work that holds a secret: for a person who can read the checkout."""
+    shown = ", ".join(f"`{place}`" for place in places[:10])
+    why = (
+        f"The work is not pushed: a key or token that tireless was given stands in {shown}. The checkout is kept for a "
+        f"while in the state directory, under `work/{job_id}`."
+    )
+    return Ending(JobState.FAILED, why=why)
 
 
 def _as_child(number: int, finding: reports.Finding) -> dict[str, Any]:

@@ -34,7 +34,7 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -63,6 +63,7 @@ from tireless.workspace.errors import (
     UnsafeWorkspace,
 )
 from tireless.workspace.files import Limits
+from tireless.workspace.leaks import leaks
 from tireless.workspace.mirror import Mirror, Mirrors, Pushed, check_branch
 from tireless.workspace.remote import Remote
 
@@ -177,6 +178,10 @@ class Workspaces:
         UnsafeWorkspace, TooLarge, GitFailed, GitTimeout, Cancelled, DiskFull.
         """
         return collect(self._git, self._mirrors, self._identity, self._limits, checkout, mirror, message)
+
+    def leaks(self, mirror: Mirror, collected: Collected, values: Sequence[str]) -> list[str]:
+        """Where what was collected holds one of the secret `values`; see leaks.py. GitFailed, GitTimeout, Cancelled."""
+        return leaks(self._git, mirror, collected.base_commit, collected.head_commit, values)
 
     def push(
         self,
