@@ -191,9 +191,9 @@ def test_fault_12_a_poller_dies_between_answer_and_commit(make_world: Make, data
     with Gate(database_url, "true", event="insert") as gate:
         world.start(A)
         world.until(lambda: world.row("select last_etag from tracked_repo")[0], what="a first poll is stored")
-        before = world.row("select last_etag, body_hash, poll_result from tracked_repo")
         number = world.ask()
         gate.caught()
+        before = world.row("select last_etag, body_hash, poll_result from tracked_repo")
         poller = world.row("select pid from worker where role = 'poller'")[0]
         kill(poller)
         world.until(lambda: gate.waiters() == 0, what="its session has ended with it")

@@ -177,6 +177,32 @@ def test_fault_05_sweep_wins_over_a_completion(make_world: Make, database_url: s
     world.assert_nothing_held()
 
 
+def test_fault_05_a_poll_meets_a_completion(make_world: Make, database_url: str) -> None:
+    """The poll's list still shows the label, and the completion commits while the list is being recorded: the
+    issue gets no second job, though its first is finished by the time that a new one would be inserted."""
+    world = make_world()
+    repo = world.poll_every(1)
+    with Gate(database_url, "new.state = 'delivered'", at_commit=True) as gate:
+        world.start()
+        number = world.ask()
+        gate.caught()
+        asked = "select last_polled_at from tracked_repo"
+        before = world.row(asked)
+        world.forge.comment(number, "a change, so that the list is not the same as before")
+        world.row(
+            "update tracked_repo set next_poll_at = now(), body_hash = null where id = %s returning 1", repo
+        )
+        world.until(
+            lambda: world.row(asked) != before or lock_waiters(world) > 0, what="a poll is recorded, or waits"
+        )
+        gate.open()
+        world.wait_job(number)
+        world.assert_delivered_once(number)
+        second = world.ask(title="The next poll")
+        world.assert_delivered_once(second)
+    assert len(world.jobs(number)) == 1
+
+
 def test_fault_07_drain_delivers_a_short_run(make_world: Make) -> None:
     world = make_world()
     world.poll_every(1)
@@ -334,11 +360,11 @@ def test_fault_11_cancel_without_its_notification(make_world: Make) -> None:
     wait_dead(*tree, seconds=1.0 + 2.0 + 5.0)  # renewal, grace, and a machine that is busy
     done = world.wait_job(number)
     assert done.state is JobState.ABANDONED
+    world.wait_settled()
     before = world.kinds(job)
     assert cancel(world, job, "again") == []
     assert world.kinds(job) == before
     assert [run.outcome for run in world.runs(job)] == [Outcome.STOPPED]
-    world.wait_settled()
     assert world.forge.pulls() == []
     assert world.forge.labels(number) == []
     world.assert_nothing_held()
