@@ -257,7 +257,8 @@ def test_work_that_is_withdrawn_while_it_waits_never_starts(new_rig: NewRig) -> 
 
 def test_a_usage_limit_holds_the_lane_and_costs_no_attempt(new_rig: NewRig) -> None:
     rig = new_rig()
-    number = rig.open_issue("Limit", {"do": "fail", "as": "usage_limit", "resets_in": 3600})
+    limit = {"do": "fail", "as": "usage_limit", "resets_in": 3600}
+    number = rig.open_issue("Limit", limit, resume=list(WORK))  # its session goes on after the limit
 
     def held() -> Any:
         with rig.connection() as conn:
@@ -267,7 +268,6 @@ def test_a_usage_limit_holds_the_lane_and_costs_no_attempt(new_rig: NewRig) -> N
     assert lane.held_until is not None
     job = rig.wait_job(number, JobState.PENDING)
     assert job.attempts == 0
-    rig.forge.edit_issue(number, body=f"scripted-agent: {json.dumps({'steps': list(WORK)})}")
     rig.ctl("lane", "resume", "claude_code")
     rig.wait_job(number, JobState.DELIVERED)
 
