@@ -16,12 +16,14 @@ from tireless import config as module
 from tireless.config import (
     Config,
     ConfigError,
+    DatabaseConfig,
     ForgeConfig,
     LaneConfig,
     Network,
     SandboxMode,
     Secret,
     agent_environment,
+    database_password,
     load,
     parse,
 )
@@ -351,3 +353,25 @@ def test_the_databases_url_comes_from_key_file_or_environment(tmp_path: Path) ->
 def test_an_agents_environment_is_what_its_lane_names() -> None:
     lane = LaneConfig(env={"A": "1"}, env_from=("KEY", "ABSENT", "A"))
     assert agent_environment(lane, {"KEY": "k", "A": "0", "OTHER": "o"}) == {"KEY": "k", "A": "1"}
+
+
+@pytest.mark.parametrize(
+    ("url", "password"),
+    [
+        ("postgresql://u:pa%40ss@h/db", "pa%40ss"),
+        ("postgresql://u@/db?host=/x&password=abc&port=1", "abc"),
+        ("host=x password='a b' user=u", "a b"),
+        ("postgresql://u@h:5432/db", None),
+        ("host=/run/postgresql dbname=tireless", None),
+    ],
+)
+def test_the_password_of_a_database_is_found_in_every_form(url: str, password: str | None) -> None:
+    assert database_password(url) == password
+    found = Config(database=DatabaseConfig(url=url)).secrets()
+    assert found == ((url,) if password else ())  # so short a password is masked with its URL only
+
+
+def test_a_long_password_of_a_database_is_a_secret_by_itself() -> None:
+    url = "postgresql://u:long-enough%21-to-mask@h/db"
+    secrets = Config(database=DatabaseConfig(url=url)).secrets()
+    assert secrets == (url, "long-enough%21-to-mask", "long-enough!-to-mask")
