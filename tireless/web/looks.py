@@ -90,10 +90,10 @@ class _Look(Generic[T]):
 def why_unavailable(error: BaseException) -> str | None:
     """What a failed look says about the database, in words that hold nothing of its connection string (libpq
     quotes one that it cannot read); None for an error that is not the database's."""
-    if is_outage(error):
-        return f"the database cannot be reached{_sqlstate(error)}"
     if isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
         return "the database is too slow: a statement was cut off"
+    if is_outage(error):
+        return f"the database cannot be reached{_sqlstate(error)}"
     if isinstance(error, _OTHER_SCHEMA):
         return f"the schema is not that of this version{_sqlstate(error)}; run tireless-ctl migrate"
     if isinstance(error, psycopg.Error):
