@@ -97,6 +97,7 @@ class Queue(RuleBasedStateMachine):
         super().__init__()
         self.now = NOON
         self.jumps_back = self.went_back = False
+        self.had: list[Claim] = []
         self.repos: list[TrackedRepo] = []
         self.last: World | None = None
 
@@ -160,10 +161,23 @@ class Queue(RuleBasedStateMachine):
             jobs.mark_floors(self.conn)
         if not self.went_back:
             assert place(mine) == place(can[0]), "not the first of the queue"
+        self.had.append(found)
         return found
 
-    @rule(claim=claims, host=st.sampled_from(HOSTS), what=st.sampled_from(["start", "advance", "renew"]))
-    def go_on(self, claim: Claim, host: str | None, what: str) -> None:
+    def one_of(self, claim: Claim, stale: bool) -> Claim:
+        """This claim, most likely a lost one, or one that still holds if there is any."""
+        assert self.last is not None
+        good = [c for c in self.had if self.holds(self.last, c)]
+        return claim if stale or not good else good[claim.seq % len(good)]
+
+    @rule(
+        claim=claims,
+        stale=st.booleans(),
+        host=st.sampled_from(HOSTS),
+        what=st.sampled_from(["start", "advance", "renew"]),
+    )
+    def go_on(self, claim: Claim, stale: bool, host: str | None, what: str) -> None:
+        claim = self.one_of(claim, stale)
         if what == "renew":
             self.renew(claim)
         elif what == "start":
@@ -172,8 +186,9 @@ class Queue(RuleBasedStateMachine):
             verify = entities.Phase.VERIFY
             self.write(claim, None, lambda: jobs.advance(self.conn, claim, verify, work_host=host))
 
-    @rule(claim=claims, to=st.sampled_from(sorted(TERMINAL)))
-    def finish(self, claim: Claim, to: str) -> None:
+    @rule(claim=claims, stale=st.booleans(), to=st.sampled_from(sorted(TERMINAL)))
+    def finish(self, claim: Claim, stale: bool, to: str) -> None:
+        claim = self.one_of(claim, stale)
         state = JobState(to)
         told = [entities.NewWrite(entities.WriteOp.COMMENT)]
 
@@ -183,8 +198,12 @@ class Queue(RuleBasedStateMachine):
 
         self.write(claim, state, finish)
 
-    @rule(claim=claims, keep=st.booleans(), delay=st.sampled_from([0.0, 0.0, 30.0, 3600.0]))
-    def requeue(self, claim: Claim, keep: bool, delay: float) -> None:
+    @rule(
+        claim=claims, stale=st.booleans(), keep=st.booleans(), delay=st.sampled_from([0.0, 0.0, 30.0, 3600.0])
+    )
+    def requeue(self, claim: Claim, stale: bool, keep: bool, delay: float) -> None:
+        claim = self.one_of(claim, stale)
+
         def put_back() -> object:
             return jobs.transition(
                 self.conn, claim, JobState.PENDING, keep_attempt=keep, delay_seconds=delay, writes_for=no_writes
@@ -218,7 +237,10 @@ class Queue(RuleBasedStateMachine):
             assert job.state == ("abandoned" if was == "pending" else was)
 
     @rule(
-        lane=lane_kinds, what=st.sampled_from(["hold", "hold for ever", "pause", "resume", "resume", "resume"])
+        lane=lane_kinds,
+        what=st.sampled_from(
+            ["hold", "hold", "hold for ever", "pause", "resume", "resume", "resume", "resume"]
+        ),
     )
     def govern(self, lane: AgentKind, what: str) -> None:
         with self.step():
@@ -229,7 +251,7 @@ class Queue(RuleBasedStateMachine):
             else:
                 lanes.hold(self.conn, lane, "why", seconds=60.0 if what == "hold" else None)
 
-    @rule(lane=lane_kinds, cap=st.sampled_from([0, 1, 1, 2, 2, 3, 3]))
+    @rule(lane=lane_kinds, cap=st.sampled_from([0, 1, 1, 2, 2, 2, 3, 3, 3]))
     def set_cap(self, lane: AgentKind, cap: int) -> None:
         with self.step():
             lanes.set_cap(self.conn, lane, cap)

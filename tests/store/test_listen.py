@@ -271,9 +271,8 @@ def statements_of(conn: Connection, query: str) -> object:
 # Connections that do not wait for ever
 
 
-def test_a_query_into_silence_ends_and_is_an_outage(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Session, "patience", 0.5)
-    link = Link(proxy.url)
+def test_a_query_into_silence_ends_and_is_an_outage(proxy: Proxy) -> None:
+    link = Link(proxy.url, patience=0.5)
     with link.connection() as conn:
         assert scalar(conn, "select 1") == 1
     proxy.silent = True

@@ -1,7 +1,9 @@
 -- Where each lane's next look begins: at the first job that is pending and due, so far as this statement sees; it is asked
 -- under the locks of lock_floors.sql, so it sees every job that was put back before.
 update lane_floor f
-   set priority = head.priority, run_at = head.run_at, number = head.number,
+   set priority = head.priority, run_at = head.run_at,
+       -- More jobs of this very moment may come, with lower numbers.
+       number = case when head.run_at < tireless_now() then head.number else 0 end,
        full_at = case when due.trusted then f.full_at else tireless_now() end
   from (select lane, priority, run_at, number,
                run_at is not null and full_at between tireless_now() - interval '1 minute' and tireless_now()
