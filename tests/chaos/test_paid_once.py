@@ -1,7 +1,7 @@
 """Agent time is paid once: whoever dies, and wherever, the job goes on to the same single pull request.
 
-At each boundary between two phases the process dies twice: just before the boundary is written to the row (the
-phase is done over), and just after (the next claimant begins with the next phase).
+At each boundary between two phases a runner dies twice: just before the boundary is written to the row (the
+phase is done over), and just after (the next claimant begins with the next phase). A supervisor dies just before.
 """
 
 from __future__ import annotations
@@ -41,23 +41,22 @@ def test_paid_once_when_a_runner_is_killed_at_a_boundary(
     world.assert_nothing_held()
 
 
-@pytest.mark.parametrize("boundary", BOUNDARIES)
-def test_paid_once_when_the_supervisor_is_killed_at_a_boundary(
-    make_world: Make, database_url: str, boundary: Phase
-) -> None:
+def test_paid_once_when_the_supervisor_is_killed_at_each_boundary(make_world: Make, database_url: str) -> None:
+    """One job, and a supervisor that is killed at each of its boundaries in turn; its children go with it."""
     world = make_world()
     world.poll_every(1)
-    with Gate.at_phase(database_url, boundary) as gate:
-        supervisor = world.start()
-        number = world.ask()
-        backend = gate.caught()
-        runner = world.holder(world.job(number))
-        supervisor.send(signal.SIGKILL)
-        wait_dead(supervisor.pid, runner)
-        gate.roll_back(backend)
-        gate.open()
-        world.start()
-        done = world.assert_delivered_once(number)
+    number = world.ask()
+    for boundary in BOUNDARIES:
+        with Gate.at_phase(database_url, boundary) as gate:
+            supervisor = world.start()
+            backend = gate.caught()
+            runner = world.holder(world.job(number))
+            supervisor.send(signal.SIGKILL)
+            wait_dead(supervisor.pid, runner)
+            gate.roll_back(backend)
+    world.start()
+    done = world.assert_delivered_once(number)
+    assert done.claim_seq == len(BOUNDARIES) + 1
     assert len(world.starts(done)) == 1
     assert [run.outcome for run in world.runs(done)] == [Outcome.COMPLETED]
     world.assert_nothing_held()

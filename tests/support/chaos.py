@@ -184,7 +184,7 @@ QUICK: dict[str, dict[str, object]] = {
     "poller": {"wake_seconds": 0.5},
     "runner": {"wake_seconds": 0.5},
     "supervisor": {"restart_delay_seconds": 0.1, "crash_loop_limit": 50, "stop_grace_seconds": 2.0},
-    "lease": {"max_attempts": 9, "backoff_seconds": 0.1},
+    "lease": {"max_attempts": 9, "backoff_seconds": 0.02},
 }
 
 
