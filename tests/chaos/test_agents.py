@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import postgres
 from tests.support.chaos import HELD, Step, World, alive
+from tests.support.forge import OWN_LOGIN
 from tireless import proctree
 from tireless.entities import JobState, Outcome
 from tireless.process import parse_worker_id
@@ -44,8 +45,8 @@ def shell(command: str) -> Step:
 
 
 def everything(world: World, number: int) -> str:
-    """All that the forge knows of the issue and of its pull requests, the real branches left out."""
-    texts = [c.body for c in world.forge.comments(number)]
+    """All that tireless has told the forge about the issue and in pull requests."""
+    texts = [c.body for c in world.forge.comments(number) if c.author == OWN_LOGIN]
     texts += [text for pull in world.forge.pulls() for text in (pull.title, pull.body)]
     return "\n".join(texts)
 

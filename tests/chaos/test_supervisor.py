@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -41,12 +42,13 @@ def test_fault_15_a_killed_supervisor_takes_agents_and_helpers_along_and_the_nex
     first.send(signal.SIGKILL)
     wait_dead(*tree, seconds=5)
 
+    second = world.start(wait=False)
+    world.until(lambda: "supervisor starts" in second.said(), 30, "Python has come up")
     began = time.monotonic()
-    world.start(wait=False)
     for job in held:
-        again = world.wait_claimed_anew(job, job.claim_seq, seconds=10)
+        again = world.wait_claimed_anew(job, job.claim_seq, seconds=20)
         assert again.attempts == 2
-    assert time.monotonic() - began < 5, "claims were not taken back at once"
+    assert time.monotonic() - began < 5 * slowness(), "claims were not taken back at once"
     for job in held:
         world.until(lambda job=job: len(world.starts(job)) == 2, what="a second start")  # type: ignore[misc]
         world.let_agent_go(job)
@@ -80,6 +82,11 @@ def test_fault_15_what_even_the_guard_did_not_end_is_dead_before_its_job_is_clai
     world.until(lambda: len(world.starts(job)) == 2, what="a second start")
     world.let_agent_go(job)
     world.assert_delivered_once(number)
+
+
+def slowness() -> float:
+    """How much later things happen here than on a machine that has nothing else to do; a bound counts in its time."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def children(world: World) -> set[int]:

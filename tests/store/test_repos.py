@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 
+import psycopg
 import pytest
 
 from tests.support.store import (
@@ -288,6 +289,20 @@ def test_what_was_made_due_during_its_poll_is_due_after_it(conn: Connection) -> 
     [(_, listed_at)] = repos.take_due(conn, 1)
     repos.record_poll(conn, repo.id, PollResult.CHANGED, listed_at=listed_at)
     assert repos.take_due(conn, 1) == []
+
+
+def test_what_was_made_due_after_the_end_of_its_poll_had_begun_is_due_after_it(
+    conn: Connection, database_url: str
+) -> None:
+    """Its transaction has a time of its own, from before."""
+    repo = track(conn)
+    [(_, listed_at)] = repos.take_due(conn, 1)
+    with conn.transaction():
+        conn.execute("select 1")
+        with psycopg.connect(database_url, autocommit=True) as other:
+            repos.make_due(other, repo.id)
+        repos.record_poll(conn, repo.id, PollResult.CHANGED, listed_at=listed_at)
+    assert len(repos.take_due(conn, 1)) == 1
 
 
 def test_a_changed_setting_makes_the_repository_due(conn: Connection) -> None:

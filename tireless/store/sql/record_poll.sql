@@ -1,6 +1,7 @@
 -- The end of a poll, good or bad. A repository keeps its place in the interval (a hash of its name), so that a
 -- restart is no stampede; one that fails waits longer each time, up to an hour, or as long as the forge said.
--- One that was asked for while its list was read (listed_at is from before that) is due as before.
+-- One that was asked for meanwhile is due as before: taking it, at listed_at, had moved it on by three minutes. The
+-- clock is no help here: who asks may do so after this transaction has begun.
 update tracked_repo
    set last_polled_at = tireless_now(),
        last_full_sweep_at = case when %(full)s then tireless_now() else last_full_sweep_at end,
@@ -11,7 +12,7 @@ update tracked_repo
        poll_detail = %(detail)s,
        poll_failures = case when %(failed)s then poll_failures + 1 else 0 end,
        next_poll_at = case
-           when next_poll_at between %(listed_at)s::timestamptz and tireless_now()
+           when next_poll_at < %(listed_at)s::timestamptz + interval '3 minutes'
                then next_poll_at
            when %(wait)s::float8 is not null
                then tireless_now() + greatest(%(wait)s, 1) * interval '1 second'
