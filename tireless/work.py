@@ -521,6 +521,7 @@ class Work:
                     error=why,
                     keep_attempt=decision.keep_attempt,
                     delay_seconds=decision.delay_seconds,
+                    writes_for=delivery.writes_for_end(self._config),
                 )
 
         self._job = self._db(record)
@@ -876,7 +877,14 @@ class Work:
 
     def _requeue_when_possible(self, why: str) -> None:
         def requeue(conn: Connection) -> None:
-            jobs.transition(conn, self._claim, JobState.PENDING, error=why, keep_attempt=True)
+            jobs.transition(
+                conn,
+                self._claim,
+                JobState.PENDING,
+                error=why,
+                keep_attempt=True,
+                writes_for=delivery.writes_for_end(self._config),
+            )
 
         self._wait_for_database(requeue)
 
@@ -892,7 +900,13 @@ class Work:
     def _requeue(self, why: str, *, keep_attempt: bool, delay: float) -> None:
         self._db(
             lambda c: jobs.transition(
-                c, self._claim, JobState.PENDING, error=why, keep_attempt=keep_attempt, delay_seconds=delay
+                c,
+                self._claim,
+                JobState.PENDING,
+                error=why,
+                keep_attempt=keep_attempt,
+                delay_seconds=delay,
+                writes_for=delivery.writes_for_end(self._config),
             )
         )
 

@@ -240,6 +240,24 @@ def test_work_that_is_withdrawn_while_it_runs_ends_with_its_processes(new_rig: N
         assert rig.forge.labels(number) == []
 
 
+def test_a_cancel_that_nobody_saw_before_the_agent_crashed_is_told_and_takes_the_label_off(
+    new_rig: NewRig,
+) -> None:
+    rig = new_rig()
+    wait = {"do": "wait_for", "path": "$HOME/go", "seconds": 60}
+    number = rig.open_issue("Crash", wait, {"do": "exit", "code": 9})
+    job = rig.wait_job(number, JobState.RUNNING)
+    wait_until(lambda: rig.runs(job), 20, "agent runs")
+    with rig.connection() as conn:  # without its notification, and long before the next renewal
+        conn.execute("update job set cancel_requested_at = now(), cancel_reason = 'not now'")
+    (rig.state_dir() / "work" / str(job.id) / "home/go").touch()
+    ended = rig.wait_job(number, JobState.ABANDONED)
+    rig.wait_settled()
+    assert len(rig.runs(ended)) == 1
+    assert rig.forge.labels(number) == []
+    assert "cancelled. not now" in rig.forge.comments(number)[0].body
+
+
 def test_work_that_is_withdrawn_while_it_waits_never_starts(new_rig: NewRig) -> None:
     rig = new_rig()
     rig.ctl("lane", "pause", "claude_code", "--reason", "release day")
