@@ -99,7 +99,7 @@ def test_postgres_away_is_knocked_at_seldom_and_said_once(make_world: Make, url:
     gaps = [b - a for a, b in pairwise(knocks)]
     assert sum(gap > 0.01 for gap in gaps) > len(gaps) / 2
     assert spoken
-    assert max(spoken.values()) <= 3, world.supervisors[0].said()[since:]
+    assert max(spoken.values()) <= 2, world.supervisors[0].said()[since:]
     assert children_that_ended(world) == []
 
 
@@ -125,16 +125,19 @@ def test_postgres_out_of_connections(make_world: Make, url: str) -> None:
     world.poll_every(1)
     supervisor = world.start()
     job = world.agent_is_here(world.ask(*HELD))
-    since = len(supervisor.said())
+    before = len(supervisor.said())
     with psycopg.connect(url, autocommit=True) as mine, all_connections(url, mine):
-        wait_until(lambda: len(complaints(world, since)) >= 2, 20, "poller and runner say it")
+        wait_until(lambda: len(complaints(world, before)) >= 2, 20, "poller and runner say it")
+        since = len(
+            supervisor.said()
+        )  # each connection that came back and was cut again was an outage of its own
         world.let_agent_go(job)
         wait_until(lambda: not world.agents(job), 20, "the agent has ended")
     done = world.assert_delivered_once(job.issue.number)
     assert [run.outcome for run in world.runs(done)] == [Outcome.COMPLETED]
     assert (done.attempts, done.claim_seq) == (1, 1)
     assert children_that_ended(world) == []
-    assert max(complaints(world, since).values()) <= 4, supervisor.said()[since:]
+    assert max(complaints(world, since).values(), default=0) <= 2, supervisor.said()[since:]
     later = world.ask()
     world.assert_delivered_once(later)
 
@@ -168,7 +171,7 @@ def test_postgres_read_only_for_a_while(make_world: Make, url: str) -> None:
         done = world.assert_delivered_once(number)
         assert (done.attempts, done.claim_seq) == (1, 1)
     assert children_that_ended(world) == []
-    assert max(complaints(world, since).values()) <= 4, supervisor.said()[since:]
+    assert max(complaints(world, since).values()) <= 3, supervisor.said()[since:]
 
 
 def test_postgres_two_hundred_milliseconds_away(make_world: Make, url: str) -> None:

@@ -162,7 +162,9 @@ class Link:
 def open_pool(
     url: str, size: int, *, timeout: float = 5, name: str = "tireless"
 ) -> psycopg_pool.ConnectionPool[Any]:
-    """A pool for several threads. Opened after a fork, never before one: it has threads of its own."""
+    """A pool for several threads. Opened after a fork, never before one: it has threads of its own. It says nothing
+    of an outage: its owner's listener does, once, and the pool would at each try."""
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
     return psycopg_pool.ConnectionPool(
         url,
         min_size=1,
