@@ -100,11 +100,11 @@ def test_two_processes_at_once(world: World) -> None:
 def test_a_fetch_killed_half_way_costs_nothing_but_itself(world: World) -> None:
     """The runner is killed while git waits for a slow pack: its git goes with it, and what that left is swept."""
     world.upstream.commit("main", {f"f{i}": os.urandom(3000).hex() for i in range(30)}, "bulk")
-    world.forge.fail(match="POST .*git-upload-pack", times=None, slow=0.001)
+    world.forge.fail(match="POST .*git-upload-pack", times=None, slow=0.0002)
     process = _updater(world)
     _go(process)
     mirror = world.spaces.mirror_of(world.repo)
-    wait_until(lambda: list(mirror.path.glob("objects/pack/tmp_pack_*")), 20, "a pack half-way in")
+    wait_until(lambda: list(mirror.path.glob("objects/pack/tmp_pack_*")), 60, "a pack half-way in")
     gits = proctree.descendants(process.pid)
     process.kill()
     process.communicate(timeout=10)
