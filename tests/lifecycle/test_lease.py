@@ -101,7 +101,7 @@ def test_without_the_database_the_trust_runs_out_before_the_lease_and_comes_back
             assert keeper.trusted
             assert not keeper.lost  # an outage is no loss
             proxy.up()
-            wait_until(lambda: keeper.trust_left > before, 20, "renewed again")
+            wait_until(lambda: keeper.trust_left > before, 60, "renewed again")
     finally:
         proxy.close()
 
