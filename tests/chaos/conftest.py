@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,5 +27,10 @@ def make_world(database_url: str) -> Iterator[Make]:
         yield make
         for world in made:
             for supervisor in world.supervisors:
+                if supervisor.process.poll() is None:
+                    supervisor.send(signal.SIGQUIT)  # at once; nobody looks at the rows any more
+            for supervisor in world.supervisors:
+                with contextlib.suppress(AssertionError):
+                    supervisor.wait(5)
                 supervisor.end()
             assert world.leftovers() == []

@@ -112,10 +112,9 @@ def test_fault_08_wrong_and_stepping_clocks(make_world: Make) -> None:
     number = world.ask(*HELD)
     job = world.agent_is_here(number, A)
     world.start(B, env=shifted(world, B, -600))
-    for step in (-600, 600):
-        outlive_a_lease(world, number)
-        shift(world, A, step)
-        shift(world, B, -step)
+    outlive_a_lease(world, number)
+    shift(world, A, -600)
+    shift(world, B, 600)
     outlive_a_lease(world, number)
     world.let_agent_go(job, A)
     done = world.assert_delivered_once(number)

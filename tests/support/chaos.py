@@ -80,7 +80,10 @@ class World(Rig):
         if resume is not None:
             script["resume"] = list(resume)
         body = f"scripted-agent: {json.dumps(script)}" if steps else ""
-        return self.forge.open_issue(title, body, labels=["tireless"], repo=repo)
+        number = self.forge.open_issue(title, body, labels=["tireless"], repo=repo)
+        with contextlib.suppress(psycopg.Error):  # the database may be away just now
+            self.poke()
+        return number
 
     def home(self, job: Job, host: str | None = None) -> Path:
         """The agent's $HOME."""
