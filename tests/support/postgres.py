@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+import subprocess
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -87,6 +88,7 @@ def embedded(settings: dict[str, str] | None = None) -> Iterator[str]:
     version = int(os.environ.get("TIRELESS_TEST_POSTGRES", "18"))
     root = Path(tempfile.mkdtemp(prefix="tlpg"))
     root.chmod(0o755)  # as root the server runs as a user of its own
+    warden = _warden(root)
     instance = get_server(root / "data", cleanup_mode=None, postgres_version=version, start=True)
     try:
         url = instance.get_uri()
@@ -97,4 +99,29 @@ def embedded(settings: dict[str, str] | None = None) -> Iterator[str]:
         yield url
     finally:
         instance.stop()
-        shutil.rmtree(root, ignore_errors=True)
+        assert warden.stdin is not None
+        warden.stdin.close()
+        warden.wait(60)
+
+
+_WARDEN = """
+import os, select, shutil, signal, sys
+sys.stdin.buffer.read()
+root = sys.argv[1]
+try:
+    fd = os.pidfd_open(pid := int(open(root + "/data/postmaster.pid").readline()))
+    if os.path.samefile(f"/proc/{pid}/cwd", root + "/data"):
+        os.kill(pid, signal.SIGINT)
+        select.select([fd], [], [], 30)
+except (OSError, ValueError):
+    pass
+shutil.rmtree(root, ignore_errors=True)
+"""
+
+
+def _warden(root: Path) -> subprocess.Popen[bytes]:
+    """A process that removes the server and its directory once this one has ended, killed or not: its standard
+    input is a pipe that only this process holds open."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _WARDEN, str(root)], stdin=subprocess.PIPE, start_new_session=True
+    )
