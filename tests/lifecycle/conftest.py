@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.lifecycle import Supervised
+from tests.support.rig import NewRig, rigs
 
 Make = Callable[..., Supervised]
 
@@ -25,3 +26,10 @@ def supervised(tmp_path: Path) -> Iterator[Make]:
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def new_rig(database_url: str) -> Iterator[NewRig]:
+    """Makes rigs that run, on the test's database."""
+    with rigs(database_url) as make:
+        yield make

@@ -4,45 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from tests.support.rig import SCRIPTED_AGENT, Rig
+from tests.support.rig import SCRIPTED_AGENT, WORK, NewRig, Rig
 from tests.support.wait import wait_until
 from tireless.entities import AgentKind, Job, JobState, Lane, Outcome, WriteOp
 from tireless.store import lanes, repos, writes
 
-QUICK = """
-[poller]
-wake_seconds = 1
-[runner]
-wake_seconds = 1
-"""
-WORK = (
-    {"do": "write", "path": "app.txt", "text": "made by the agent\n"},
-    {"do": "done", "summary": "made app.txt"},
-)
 CC, OC = AgentKind.CLAUDE_CODE, AgentKind.OPENCODE
-NewRig = Callable[..., Rig]
-
-
-@pytest.fixture
-def new_rig(database_url: str) -> Iterator[NewRig]:
-    made: list[Rig] = []
-
-    def make(settings: str = "", **options: Any) -> Rig:
-        rig = Rig(url=database_url, settings=QUICK + settings, **options)
-        made.append(rig)
-        rig.start()
-        rig.track()
-        return rig
-
-    yield make
-    for rig in made:
-        rig.close()
 
 
 def lane_of(rig: Rig, kind: AgentKind = CC) -> Lane:

@@ -9,50 +9,16 @@ import json
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import urllib3
 
-from tests.support.rig import Rig
+from tests.support.rig import WORK, NewRig
 from tests.support.wait import wait_until
 from tireless import proctree
 from tireless.entities import JobKind, JobState, Outcome, Phase, WriteState
 from tireless.store import lanes, writes
-
-QUICK = """
-[poller]
-wake_seconds = 2
-[runner]
-wake_seconds = 2
-[lease]
-backoff_seconds = 0.2
-"""
-WORK = (
-    {"do": "write", "path": "app.txt", "text": "made by the agent\n"},
-    {"do": "done", "summary": "made app.txt"},
-)
-
-NewRig = Callable[..., Rig]
-
-
-@pytest.fixture
-def new_rig(database_url: str) -> Iterator[NewRig]:
-    made: list[Rig] = []
-
-    def make(**options: Any) -> Rig:
-        repo = options.pop("track", {})
-        options["settings"] = QUICK + options.pop("settings", "")
-        rig = Rig(url=database_url, **options)
-        made.append(rig)
-        rig.start()
-        rig.track(**repo)
-        return rig
-
-    yield make
-    for rig in made:
-        rig.close()
 
 
 @pytest.mark.parametrize("kind", ["gitea", "forgejo", "github"])

@@ -3,48 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from tests.support.rig import Rig
+from tests.support.rig import WORK as DONE
+from tests.support.rig import NewRig, Rig
 from tests.support.wait import wait_until
 from tireless.entities import Job, JobState
 
-QUICK = """
-[poller]
-wake_seconds = 2
-[runner]
-wake_seconds = 2
-[lease]
-backoff_seconds = 0.2
-"""
-WORK = (
-    {"do": "prompt", "path": "prompt.txt"},
-    {"do": "write", "path": "app.txt", "text": "made by the agent\n"},
-    {"do": "done", "summary": "made app.txt"},
-)
-
-NewRig = Callable[..., Rig]
-
-
-@pytest.fixture
-def new_rig(database_url: str) -> Iterator[NewRig]:
-    made: list[Rig] = []
-
-    def make(**options: Any) -> Rig:
-        options["settings"] = QUICK + options.pop("settings", "")
-        rig = Rig(url=database_url, **options)
-        made.append(rig)
-        rig.start()
-        rig.track()
-        return rig
-
-    yield make
-    for rig in made:
-        rig.close()
+WORK = ({"do": "prompt", "path": "prompt.txt"}, *DONE)
 
 
 def by_stranger(rig: Rig, *steps: Any) -> int:

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,6 +32,21 @@ from tireless.store.queries import Connection
 CHECKOUT = Path(__file__).resolve().parents[2]
 SCRIPTED_AGENT = CHECKOUT / "tests/support/agent/scripted.py"
 TOKEN_VARIABLE = "TIRELESS_RIG_TOKEN"
+
+# For rigs whose tests wait for what happens next: a lost notification costs no more than this.
+QUICK = """
+[poller]
+wake_seconds = 2
+[runner]
+wake_seconds = 2
+[lease]
+backoff_seconds = 0.2
+"""
+# What an agent does that does its work.
+WORK = (
+    {"do": "write", "path": "app.txt", "text": "made by the agent\n"},
+    {"do": "done", "summary": "made app.txt"},
+)
 
 README = "# acme/site\n\nA small site.\n"
 
@@ -289,3 +304,21 @@ class Rig:
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+NewRig = Callable[..., Rig]
+
+
+@contextlib.contextmanager
+def rigs(url: str) -> Iterator[NewRig]:
+    """Makes running rigs on one database; all are closed at the end. `settings` are added to QUICK, `track` are
+    settings of the repository."""
+    with contextlib.ExitStack() as stack:
+
+        def make(settings: str = "", track: Mapping[str, Any] | None = None, **options: Any) -> Rig:
+            rig = stack.enter_context(Rig(url=url, settings=QUICK + settings, **options))
+            rig.start()
+            rig.track(**(track or {}))
+            return rig
+
+        yield make
