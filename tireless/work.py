@@ -27,7 +27,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,7 +35,7 @@ from uuid import UUID, uuid4
 
 import psycopg
 
-from tireless import delivery, governor, outbox
+from tireless import delivery, governor, outbox, verdict
 from tireless.agents import adapter_for
 from tireless.agents import prompt as prompts
 from tireless.agents import report as reports
@@ -86,7 +86,6 @@ from tireless.workspace import (
     BranchMoved,
     Cancelled,
     Checkout,
-    Collected,
     DiskFull,
     Mirror,
     NotCollected,
@@ -288,11 +287,10 @@ class Work:
             return
         leaked = self._workspaces.leaks(mirror, collected, self._secrets)
         if leaked:
-            self._advance(
-                Phase.ANNOUNCE, result=_leaking(leaked, self._job.id).masked(self._redactor).to_json()
-            )
+            ending = verdict.leaking(leaked, self._job.id).masked(self._redactor)
+            self._advance(Phase.ANNOUNCE, result=ending.to_json())
             return
-        ending = dataclasses.replace(ending, diffstat=collected.diffstat.text, notes=_notes(collected))
+        ending = dataclasses.replace(ending, diffstat=collected.diffstat.text, notes=verdict.notes(collected))
         command = self._repo().verify_command
         if command and ending.state is JobState.DELIVERED:
             ending = self._verified(command, checkout, mirror, ending)
@@ -440,8 +438,9 @@ class Work:
             self._hold_by_budget(conn)  # a day's last job is counted when it begins
         return run
 
-    def _watch(self, process: AgentProcess, run_id: UUID) -> _Leave | None:
-        """Turn the loop until the agent has ended; why it was stopped, if it was."""
+    def _watch(self, process: AgentProcess, run_id: UUID | None = None) -> _Leave | None:
+        """Turn the loop until the process has ended; why it was stopped, if it was. `run_id`: of an agent, whose use is
+        noted."""
         left: _Leave | None = None
         noted, noted_at = Usage(), time.monotonic()
         kill_at = float("inf")
@@ -461,7 +460,7 @@ class Work:
                 kill_at = time.monotonic() + _STOP_GRACE_SECONDS
             if time.monotonic() >= kill_at:
                 process.kill(StopReason.DRAIN)
-            if process.usage != noted and time.monotonic() - noted_at >= _USAGE_SECONDS:
+            if run_id is not None and process.usage != noted and time.monotonic() - noted_at >= _USAGE_SECONDS:
                 noted, noted_at = process.usage, time.monotonic()
                 self._note_usage(run_id, process)
         return left
@@ -493,7 +492,8 @@ class Work:
         spent = not decision.keep_attempt and job.attempts >= job.max_attempts
         ending: Ending | None = None
         if decision.next is Next.JUDGE:
-            ending = self._judge(checkout, conclusion)
+            most = self._config.delivery.max_children
+            ending = verdict.judge(job.kind, checkout.report, conclusion.final_text, most)
         elif decision.next is Next.SAVE:
             ending = Ending(JobState.BLOCKED, why=f"{why}.", summary=conclusion.final_text)
         elif decision.next is Next.FAIL or spent:
@@ -549,33 +549,6 @@ class Work:
         costs = [c for c in (*earlier, conclusion.usage.cost_usd) if c is not None]
         return sum(costs) if costs else None
 
-    def _judge(self, checkout: Checkout, conclusion: Conclusion) -> Ending:
-        """What the agent answered. Whether it did anything is for git to say, later."""
-        words, most = conclusion.final_text, self._config.delivery.max_children
-        try:
-            answer = reports.read_outcome(checkout.report)
-            if answer is not None and answer.status is reports.Status.BLOCKED:
-                return Ending(JobState.BLOCKED, summary=answer.summary or None, question=answer.question)
-            summary = (answer.summary if answer is not None else "") or words
-            if self._job.kind is JobKind.PLAN:
-                plan = reports.read_plan(checkout.report, most)
-                if plan is None:
-                    return Ending(JobState.FAILED, why="The agent wrote no plan.json.", summary=summary)
-                children = tuple(dataclasses.asdict(child) for child in plan.children)
-                return Ending(JobState.DELIVERED, summary=plan.summary or summary, children=children)
-            if self._job.kind is JobKind.DISCOVER:
-                survey = reports.read_findings(checkout.report)
-                if survey is None:
-                    return Ending(JobState.FAILED, why="The agent wrote no findings.json.", summary=summary)
-                found = [_as_child(n, finding) for n, finding in enumerate(survey.findings[:most], 1)]
-                return Ending(JobState.DELIVERED, summary=survey.summary or summary, children=tuple(found))
-        except reports.ReportError as e:
-            if self._job.kind is not JobKind.IMPLEMENT:
-                return Ending(JobState.FAILED, why=f"The agent's answer cannot be used: {e}", summary=words)
-            # The work is in the checkout; a broken note about it does not make it worthless.
-            summary = f"{words or ''}\n\n(The agent's report could not be read: {e})".strip()
-        return Ending(JobState.DELIVERED, summary=summary)
-
     def _prompt(self, issue: Issue, checkout: Checkout, *, resumed: bool) -> str:
         request = prompts.Request(
             self._job.kind,
@@ -603,8 +576,7 @@ class Work:
         commits = self._workspaces.commits_between(
             self._mirror_as_it_is(), checkout.base_commit, checkout.start_commit
         )
-        ref = self._job.issue
-        earlier = self._db(lambda c: jobs.find(c, owner=ref.owner, repo=ref.repo, number=ref.number))
+        earlier = self._db(lambda c: jobs.of_issue(c, self._job.issue))
         url = next((job.pull_request_url for job in earlier if job.pull_request_url), None)
         return prompts.Earlier(checkout.branch, commits, url)
 
@@ -636,16 +608,7 @@ class Work:
             places=places,
         )
         with process:
-            left: _Leave | None = None
-            while not process.ended:
-                process.turn(0.5)
-                self._ctx.turn()
-                if left is None:
-                    try:
-                        self._check()
-                    except _Leave as e:
-                        left = e
-                        process.kill(e.stop)
+            left = self._watch(process)
             result = process.conclude()
         if left is not None:
             raise left
@@ -747,8 +710,7 @@ class Work:
         found = self._workspaces.find(self._job.id)
         if found is not None:
             return found
-        ref = self._job.issue
-        earlier = self._db(lambda c: jobs.find(c, owner=ref.owner, repo=ref.repo, number=ref.number))
+        earlier = self._db(lambda c: jobs.of_issue(c, self._job.issue))
         own = [job.head_commit for job in earlier if job.head_commit is not None]
         return self._workspaces.prepare(mirror, self._job.id, branch, self._repo().default_branch, own)
 
@@ -979,26 +941,3 @@ def _end_run(conn: Connection, run_id: UUID, worker: str, conclusion: Conclusion
         usage=conclusion.usage,
         session_id=conclusion.session_id,
     )
-
-
-def _notes(collected: Collected) -> tuple[str, ...]:
-    left_out = [f"`{path}` is not in the commit: {why}" for path, why in collected.left_out]
-    unchanged = [] if collected.advanced else ["This run added nothing to what was on the branch."]
-    return (*unchanged, *collected.notes, *left_out[:20])
-
-
-def _leaking(places: Sequence[str], job_id: UUID) -> Ending:
-    """The end of work that holds a secret: for a person who can read the checkout."""
-    shown = ", ".join(f"`{place}`" for place in places[:10])
-    why = (
-        f"The work is not pushed: a key or token that tireless was given stands in {shown}. The checkout is kept for a "
-        f"while in the state directory, under `work/{job_id}`."
-    )
-    return Ending(JobState.FAILED, why=why)
-
-
-def _as_child(number: int, finding: reports.Finding) -> dict[str, Any]:
-    """A finding as the issue that proposes it."""
-    where = f" in `{finding.path}`" if finding.path else ""
-    body = f"{finding.body}\n\nSeverity: {finding.severity}{where}."
-    return {"key": f"finding-{number}", "title": finding.title, "body": body}

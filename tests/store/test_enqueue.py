@@ -255,3 +255,13 @@ def test_a_job_that_ends_while_its_issue_is_judged_is_not_followed_by_another(
 def waits(conn: Connection, rival: Connection) -> bool:
     query = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
     return bool(scalar(conn, query, rival.info.backend_pid))
+
+
+def test_the_history_of_an_issue_is_of_its_own_host(conn: Connection) -> None:
+    elsewhere = RepoRef(REPO.forge, "other.test", REPO.owner, REPO.repo)
+    here, there = track(conn), track(conn, elsewhere)
+    queued(conn, 1, repo=here)
+    queued(conn, 1, repo=there)
+    for ref in (REPO, elsewhere):
+        [job] = jobs.of_issue(conn, issue(1, repo=ref).ref)
+        assert job.issue.host == ref.host

@@ -464,6 +464,8 @@ def find(
     *,
     states: Sequence[JobState] | None = None,
     lane: AgentKind | None = None,
+    forge: Forge | None = None,
+    host: str | None = None,
     owner: str | None = None,
     repo: str | None = None,
     number: int | None = None,
@@ -474,6 +476,8 @@ def find(
     params = {
         "states": list(states) if states is not None else None,
         "lane": lane,
+        "forge": forge,
+        "host": host,
         "owner": owner,
         "repo": repo,
         "number": number,
@@ -482,6 +486,19 @@ def find(
     }
     of_issue = owner is not None and repo is not None and number is not None
     return [decode.job(r) for r in rows(conn, "find_jobs_of_issue" if of_issue else "find_jobs", params)]
+
+
+def of_issue(conn: Connection, issue: IssueRef, limit: int = 50) -> list[Job]:
+    """The jobs of one issue, newest first. Another forge may have an issue of the same name: the host counts."""
+    return find(
+        conn,
+        forge=issue.forge,
+        host=issue.host,
+        owner=issue.owner,
+        repo=issue.repo,
+        number=issue.number,
+        limit=limit,
+    )
 
 
 def events(conn: Connection, job_id: UUID, after: int = 0) -> list[JobEvent]:
