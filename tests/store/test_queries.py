@@ -38,7 +38,7 @@ def test_rows_are_dicts_by_column_in_order(conn: Connection) -> None:
     (row,) = queries.rows(
         conn,
         "find_jobs_of_issue",
-        dict.fromkeys(("states", "lane", "id_prefix"))
+        dict.fromkeys(("forge", "host", "states", "lane", "id_prefix"))
         | {"owner": "acme", "repo": "site", "number": 1, "limit": 1},
     )
     columns = conn.execute("select * from job").description
