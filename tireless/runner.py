@@ -8,7 +8,7 @@ database is waited out; the main loop goes on turning, so it is not taken for a 
 is taken up at the next look, or else it would stand until its lease ends.
 
 In hand. A thread of its own renews the lease (tireless/lease.py). The main thread works the phases
-(tireless/work.py), each recorded in the row when it is complete, and looks at the claim between any two steps
+(tireless/work), each recorded in the row when it is complete, and looks at the claim between any two steps
 and all the time while git or the agent runs. What ends the work early:
 
     claim lost        the agent is killed; neither forge nor row is touched; a `claim_lost` event is on record

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tireless import verdict
 from tireless.entities import JobKind, JobState
+from tireless.work import verdict
 
 DONE = {"outcome.json": {"status": "done", "summary": "did it"}}
 PLAN = {"plan.json": {"children": [{"key": "a", "title": "A", "body": "b", "depends_on": []}]}}

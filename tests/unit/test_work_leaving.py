@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import logging
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from tireless import work
+from tireless.work import ends
+from tireless.work.leaving import Leave, Passing, Stopped
 
 
 @pytest.mark.parametrize(
     ("why", "level"),
-    [(work._Passing("claude is not on PATH"), "WARNING"), (work._Stopped("tireless is stopping"), "INFO")],
+    [(Passing("claude is not on PATH"), "WARNING"), (Stopped("tireless is stopping"), "INFO")],
 )
 def test_a_fault_that_is_not_the_jobs_is_a_warning(
-    why: work._Leave, level: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    why: Leave, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(work.Work, "_requeue", lambda *_, **__: None)
-    leaving = object.__new__(work.Work)
-    leaving._job = SimpleNamespace(id="a-job")  # type: ignore[assignment]
-    with caplog.at_level(logging.INFO, logger=work.__name__):
-        leaving._leave(why)
+    row = SimpleNamespace(id="a-job")
+    holding = SimpleNamespace(job=row, config=None, db=lambda _: None)
+    leaving = ends.Ends(cast(Any, holding), cast(Any, None), cast(Any, None))
+    with caplog.at_level(logging.INFO, logger=ends.__name__):
+        leaving.leave(why)
     assert [(r.levelname, str(why) in r.message) for r in caplog.records] == [(level, True)]

@@ -1,7 +1,7 @@
 """What a job's work came to, as the agent tells it and as it was found; I/O only to read the agent's answer.
 
-The agent's word is not evidence: `judge` says what it answered, and git and the verify command (work.py) decide
-whether that stands. An answer that cannot be used fails a plan or a survey, which is nothing else; a change is in
+The agent's word is not evidence: `judge` says what it answered; git and the verify command decide whether that stands
+(the phase verify). An answer that cannot be used fails a plan or a survey, which is nothing else; a change is in
 the checkout all the same, and a broken note about it does not make it worthless.
 """
 

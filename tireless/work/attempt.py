@@ -1,0 +1,381 @@
+"""The agent's part of a job: a run that a crash left open is concluded or resumed; else a new one is started,
+watched and concluded; then what follows for the job and its lane is written in one transaction with the run's end."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import secrets
+import tempfile
+import time
+from pathlib import Path
+from typing import TypeAlias
+from uuid import UUID, uuid4
+
+from tireless import delivery, governor
+from tireless.agents import adapter_for
+from tireless.agents import prompt as prompts
+from tireless.agents import report as reports
+from tireless.agents.base import Conclusion, Limits, Places, StopReason, Task
+from tireless.agents.conclusion import StillRunning, await_guard, conclude_from, session_of
+from tireless.agents.process import AgentProcess, end_job
+from tireless.agents.sandbox import Sandbox
+from tireless.agents.shell import Shell, shell_command
+from tireless.agents.transcript import seal_transcript
+from tireless.delivery import Ending
+from tireless.entities import AgentRun, Issue, Job, JobState, Outcome, Phase, Usage
+from tireless.governor import Next
+from tireless.redact import Redactor
+from tireless.store import budgets, jobs, lanes, repos, runs
+from tireless.store.queries import Connection
+from tireless.work import verdict
+from tireless.work.holding import Holding
+from tireless.work.leaving import DISK, ClaimGone, Leave, Passing, Requeued, Unsure
+from tireless.work.room import Room, run_dir
+from tireless.work.subject import Subject
+from tireless.workspace import Checkout
+
+log = logging.getLogger(__name__)
+
+_LEAST_ROOM_BYTES = 64 * 1024
+_USAGE_SECONDS = 10.0
+_GUARD_SECONDS = 2.0  # for the guard of an earlier run to leave; it looks for its runner each second
+_STOP_GRACE_SECONDS = 1.0  # for an agent on a fast stop: the rest of process.STOP_SECONDS is for the row
+
+Ended: TypeAlias = tuple[AgentRun, Conclusion]
+
+
+class Attempt:
+    """Runs the agent of the job in hand, and its repository's verify command."""
+
+    def __init__(
+        self, holding: Holding, subject: Subject, room: Room, sandbox: Sandbox, redactor: Redactor
+    ) -> None:
+        self._holding = holding
+        self._config = holding.config
+        self._lane = holding.lane
+        self._subject = subject
+        self._room = room
+        self._sandbox = sandbox
+        self._redactor = redactor
+
+    def run(self) -> None:
+        """To the end of the agent's part: the row is at verify, or a Leave is raised."""
+        checkout = self._room.checkout()
+        run, conclusion = self._earlier(checkout) or self._run_agent(checkout)
+        self._settle(checkout, run, conclusion)
+
+    def verified(self, command: str, checkout: Checkout, ending: Ending) -> Ending:
+        """Run the repository's verify command as the agent ran: its code is in the checkout too."""
+        places = self._room.places(checkout)
+        limits = Limits(
+            stall_seconds=self._config.runner.verify_timeout_seconds,
+            wall_seconds=self._config.runner.verify_timeout_seconds,
+            grace_seconds=self._config.supervisor.stop_grace_seconds,
+        )
+        job_id = str(self._holding.job.id)
+        process = AgentProcess.start(
+            shell_command(command, places, job_id),
+            checkout.run / f"verify-{self._holding.claim.seq}",
+            job_id,
+            self._sandbox,
+            limits,
+            adapter=Shell(),
+            places=places,
+        )
+        with process:
+            left = self._watch(process)
+            result = process.conclude()
+        if left is not None:
+            raise left
+        if result.outcome is Outcome.COMPLETED:
+            return ending
+        tail = self._redactor(result.final_text or "")
+        why = f"The verify command `{command}` failed: {result.detail}."
+        return dataclasses.replace(ending, state=JobState.FAILED, why=why, verify_tail=tail)
+
+    # -- a run that a crash left open --------------------------------------------------------------------
+
+    def _earlier(self, checkout: Checkout) -> Ended | None:
+        """Its conclusion, if its files tell that it had ended: paid once."""
+        job = self._holding.job
+        for run in self._runs():
+            if run.ended_at is not None or run.host != self._config.host:
+                continue
+            adapter = adapter_for(run.agent)
+            self._end_guard(run_dir(checkout, run.id))
+            conclusion = conclude_from(run_dir(checkout, run.id), adapter)
+            if conclusion is not None:
+                log.info("agent had ended before a crash job=%s run=%s", job.id, run.id)
+                return run, self._masked(conclusion)
+            session = session_of(run_dir(checkout, run.id), adapter) or run.session_id
+            self._end_run(run, Conclusion(Outcome.CRASHED, "was cut off half-way", session_id=session))
+            self._seal(checkout, run.id)
+        return None
+
+    def _end_guard(self, directory: Path) -> None:
+        """A guard leaves within moments of its runner. Where it does not, the runner was stopped, not killed, and
+        has lost the job to us: its agent is ended."""
+        try:
+            await_guard(directory, _GUARD_SECONDS)
+        except StillRunning:
+            log.warning("ending the agent of a runner that lost the job job=%s", self._holding.job.id)
+            end_job(str(self._holding.job.id))
+
+    def _session_to_resume(self, places: Places) -> str | None:
+        for run in reversed(self._runs()):
+            if run.agent is self._lane and run.host == self._config.host and run.session_id:
+                known = adapter_for(run.agent).can_resume(run.session_id, places)
+                return run.session_id if known and run.outcome is not Outcome.REFUSED else None
+        return None
+
+    # -- a new run ---------------------------------------------------------------------------------------
+
+    def _run_agent(self, checkout: Checkout) -> Ended:
+        issue = self._subject.as_asked(self._subject.look())
+        places = self._room.places(checkout)
+        session = self._session_to_resume(places)
+        run, conclusion = self._one_run(checkout, places, issue, session)
+        if conclusion.unknown_session or conclusion.session_in_use:
+            log.warning(
+                "session cannot be used, starting afresh job=%s session=%s", self._holding.job.id, session
+            )
+            self._end_run(run, conclusion)
+            run, conclusion = self._one_run(checkout, places, issue, None)
+        return run, conclusion
+
+    def _one_run(self, checkout: Checkout, places: Places, issue: Issue, session: str | None) -> Ended:
+        adapter, lane, job = adapter_for(self._lane), self._config.lane[self._lane], self._holding.job
+        run_id = uuid4()
+        task = Task(
+            str(job.id),
+            job.kind,
+            self._prompt(issue, checkout, resumed=session is not None),
+            checkout.path,
+            checkout.home,
+            checkout.report,
+            session or str(uuid4()),
+            resume=session is not None,
+        )
+        command = adapter.command(task, lane, places)
+        reports.clear(checkout.report)
+        run = self._holding.db(lambda c: self._start_run(c, run_id, task))
+        self._holding.check()  # stopped meanwhile, we would end the agent of who has the job now
+        process = AgentProcess.start(
+            command,
+            run_dir(checkout, run_id),
+            task.job_id,
+            self._sandbox,
+            Limits.of(lane, self._config.supervisor),
+            adapter=adapter,
+            places=places,
+        )
+        with process:
+            left = self._watch(process, run_id)
+            conclusion = self._masked(process.conclude())
+        if left is not None and (conclusion.outcome is not Outcome.COMPLETED or not self._holding.trusted):
+            self._record_stopped(checkout, run_id, conclusion)
+            raise left
+        if conclusion.outcome is not Outcome.COMPLETED and _is_full(checkout.run):
+            # Not its fault, and what it printed is not all there.
+            self._record_stopped(checkout, run_id, conclusion)
+            raise Passing(f"the disk under {self._config.state_dir} is full: the agent {conclusion.detail}")
+        return run, conclusion
+
+    def _start_run(self, conn: Connection, run_id: UUID, task: Task) -> AgentRun:
+        with conn.transaction():
+            run = runs.start(
+                conn,
+                self._holding.claim,
+                run_id,
+                self._lane,
+                host=self._config.host,
+                session_id=task.session_id,
+                resumed=task.resume,
+            )
+            self._hold_by_budget(conn)  # a day's last job is counted when it begins
+        return run
+
+    def _prompt(self, issue: Issue, checkout: Checkout, *, resumed: bool) -> str:
+        job = self._holding.job
+        request = prompts.Request(
+            job.kind,
+            job.issue.repo_ref.full_name,
+            job.issue.number,
+            issue.title,
+            issue.body,
+            issue.author,
+            checkout.report,
+            checkout.default_branch,
+            remarks=[] if resumed else self._subject.remarks(issue),
+            earlier=self._room.earlier_work(checkout),
+            verify_command=self._subject.repo.verify_command,
+            max_children=self._config.delivery.max_children,
+        )
+        if resumed:
+            return prompts.resume_prompt(request)
+        text = prompts.build_prompt(request, self._config.prompt.max_chars, secrets.token_hex(8))
+        more = self._config.lane[self._lane].append_prompt
+        return f"{text}\n{more}\n" if more else text
+
+    # -- while it runs -----------------------------------------------------------------------------------
+
+    def _watch(self, process: AgentProcess, run_id: UUID | None = None) -> Leave | None:
+        """Turn the loop until the process has ended; why it was stopped, if it was. `run_id`: of an agent, whose use is
+        noted."""
+        left: Leave | None = None
+        noted, noted_at = Usage(), time.monotonic()
+        kill_at = float("inf")
+        while not process.ended:
+            process.turn(0.5)
+            self._holding.beat()
+            if left is None:
+                left = self._stop_if_left(process)
+            if self._holding.ctx.stopping and kill_at == float("inf"):
+                kill_at = time.monotonic() + _STOP_GRACE_SECONDS
+            if time.monotonic() >= kill_at:
+                process.kill(StopReason.DRAIN)
+            if run_id is not None and process.usage != noted and time.monotonic() - noted_at >= _USAGE_SECONDS:
+                noted, noted_at = process.usage, time.monotonic()
+                self._note_usage(run_id, process)
+        return left
+
+    def _stop_if_left(self, process: AgentProcess) -> Leave | None:
+        try:
+            self._holding.check()
+        except (ClaimGone, Unsure) as e:
+            process.kill(e.stop)
+            return e
+        except Leave as e:
+            process.stop(e.stop)
+            return e
+        return None
+
+    def _note_usage(self, run_id: UUID, process: AgentProcess) -> None:
+        """While it runs, so that a crash does not lose it. An outage may: the next note holds the totals."""
+        usage, session = process.usage, process.session_id
+        self._holding.db_if_there(lambda c: runs.note_usage(c, run_id, usage, session))
+
+    def _record_stopped(self, checkout: Checkout, run_id: UUID, conclusion: Conclusion) -> None:
+        """Best effort: without the database the run is closed by whoever works the job next."""
+        worker = self._holding.claim.worker
+        if self._holding.db_if_there(lambda c: _end_run(c, run_id, worker, conclusion)):
+            self._seal(checkout, run_id)
+
+    # -- once it has ended -------------------------------------------------------------------------------
+
+    def _settle(self, checkout: Checkout, run: AgentRun, conclusion: Conclusion) -> None:
+        """What follows for the job and for the lane, in one transaction with the run's end."""
+        job = self._holding.job
+        decision = governor.decide(conclusion, job.attempts, self._config.lease.backoff_seconds)
+        ending = self._ending(checkout, run, conclusion, decision)
+
+        def record(conn: Connection) -> Job:
+            with conn.transaction():
+                _end_run(conn, run.id, self._holding.claim.worker, conclusion)
+                if decision.hold:
+                    probe = decision.hold_until is not None
+                    lanes.hold(conn, self._lane, decision.why, until=decision.hold_until, probe=probe)
+                elif conclusion.outcome in governor.PROVEN:
+                    lanes.end_probe(conn, self._lane)
+                self._hold_by_budget(conn)
+                if ending is not None:
+                    return jobs.advance(conn, self._holding.claim, Phase.VERIFY, result=ending.to_json())
+                return jobs.transition(
+                    conn,
+                    self._holding.claim,
+                    JobState.PENDING,
+                    error=governor.in_words(decision.why),
+                    keep_attempt=decision.keep_attempt,
+                    delay_seconds=decision.delay_seconds,
+                    writes_for=delivery.writes_for_end(self._config),
+                )
+
+        self._holding.job = self._holding.db(record)
+        self._seal(checkout, run.id)
+        if decision.hold:
+            until = decision.hold_until or "resumed by an operator"
+            log.error("lane held lane=%s until=%s why=%s", self._lane, until, decision.why)
+        if ending is None:
+            raise Requeued(decision.why)
+
+    def _ending(
+        self, checkout: Checkout, run: AgentRun, conclusion: Conclusion, decision: governor.Decision
+    ) -> Ending | None:
+        """What the job comes to; None if it is to be tried again."""
+        job, why = self._holding.job, governor.in_words(decision.why)
+        spent = not decision.keep_attempt and job.attempts >= job.max_attempts
+        if decision.next is Next.JUDGE:
+            most = self._config.delivery.max_children
+            ending = verdict.judge(job.kind, checkout.report, conclusion.final_text, most)
+        elif decision.next is Next.SAVE:
+            ending = Ending(JobState.BLOCKED, why=f"{why}.", summary=conclusion.final_text)
+        elif decision.next is Next.FAIL or spent:
+            tried = f" Gave up after {job.attempts} attempts." if spent and job.attempts > 1 else ""
+            ending = Ending(JobState.FAILED, why=f"{why}.{tried}")
+        else:
+            return None
+        return dataclasses.replace(ending, cost_usd=self._cost_with(run, conclusion)).masked(self._redactor)
+
+    def _hold_by_budget(self, conn: Connection) -> None:
+        repo_id = self._holding.job.repo_id
+        spending = budgets.spent_today(conn, self._lane, repo_id)
+        for hold in governor.budget_holds(spending) if spending is not None else ():
+            if hold.of_lane:
+                lanes.hold(conn, self._lane, hold.why, until=hold.until)
+            elif repo_id is not None:
+                repos.hold(conn, repo_id, hold.why, hold.until)
+
+    def _cost_with(self, run: AgentRun, conclusion: Conclusion) -> float | None:
+        earlier = [r.usage.cost_usd for r in self._runs() if r.id != run.id]
+        costs = [c for c in (*earlier, conclusion.usage.cost_usd) if c is not None]
+        return sum(costs) if costs else None
+
+    # -- its records -------------------------------------------------------------------------------------
+
+    def _runs(self) -> list[AgentRun]:
+        return self._holding.db(lambda c: runs.of_job(c, self._holding.job.id))
+
+    def _end_run(self, run: AgentRun, conclusion: Conclusion) -> None:
+        self._holding.db(lambda c: _end_run(c, run.id, self._holding.claim.worker, conclusion))
+
+    def _masked(self, conclusion: Conclusion) -> Conclusion:
+        """Its texts may quote what the agent printed."""
+        words = conclusion.final_text
+        return dataclasses.replace(
+            conclusion,
+            detail=self._redactor(conclusion.detail),
+            final_text=self._redactor(words) if words is not None else None,
+        )
+
+    def _seal(self, checkout: Checkout, run_id: UUID) -> None:
+        limit = self._config.lane[self._lane].transcript_mb * 1024 * 1024
+        try:
+            seal_transcript(run_dir(checkout, run_id), self._redactor, limit)
+        except OSError as e:
+            log.error("transcript not sealed job=%s run=%s error=%s", self._holding.job.id, run_id, e)
+
+
+def _end_run(conn: Connection, run_id: UUID, worker: str, conclusion: Conclusion) -> None:
+    runs.end(
+        conn,
+        run_id,
+        worker,
+        conclusion.outcome,
+        detail=conclusion.detail,
+        exit_code=conclusion.exit_code,
+        usage=conclusion.usage,
+        session_id=conclusion.session_id,
+    )
+
+
+def _is_full(directory: Path) -> bool:
+    try:
+        with tempfile.TemporaryFile(dir=directory) as f:
+            f.write(b"x" * _LEAST_ROOM_BYTES)
+            f.flush()
+            os.fsync(f.fileno())
+    except OSError as e:
+        return e.errno in DISK
+    return False
