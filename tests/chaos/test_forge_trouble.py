@@ -61,7 +61,7 @@ def test_fault_26_a_forge_that_is_down_gets_everything_once_and_in_order_when_it
         world.forge.up()
         hurry(world)
         done = world.assert_delivered_once(number)
-    polled = "select 1 from tracked_repo where poll_result = 'changed' and last_polled_at > %s"
+    polled = "select 1 from tracked_repo where poll_failures = 0 and last_polled_at > %s"
     world.poke()
     world.until(lambda: world.row(polled, done.finished_at), what="a poll after the end")
     assert len(world.jobs(number)) == 1
