@@ -141,11 +141,16 @@ class PollerConfig:
 
 @dataclass(frozen=True, slots=True)
 class RunnerConfig:
-    wake_seconds: float = 15.0  # the longest time between two looks at the queue when no notification comes
+    wake_seconds: float = 15.0  # the longest time between two looks at the queue where no notifications arrive
     keep_workspace_days: float = 3.0  # of a finished job, for a look and for the next job of that issue
     workspace_disk_mb: int | None = None  # of all workspaces; above it finished ones go sooner, oldest first
     git_timeout_seconds: float = 900.0
     verify_timeout_seconds: float = 1800.0
+
+    @property
+    def listening_seconds(self) -> float:
+        """The longest time between two looks at the queue where notifications are known to arrive."""
+        return 4 * self.wake_seconds
 
 
 @dataclass(frozen=True, slots=True)

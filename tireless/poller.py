@@ -1,11 +1,13 @@
 """The poller: turns labels into rows, and tidies. One process a host; several hosts share the work by rows.
 
-Main loop. Each turn it takes the repositories whose poll is due and hands them to a few threads, and has one thread
-drain `forge_write`; every few seconds it sweeps expired leases, lifts ended holds and, where `routing.relane_on_hold`
-says so, moves jobs out of lanes that are held for long; every hour it prunes finished jobs, every ten minutes it
-removes workspaces that are old or take too much room. Then it waits for a notification (a webhook, `tireless-ctl repo
-poll`), for what is due next, for a thread to become free, or for `poller.wake_seconds`;
-`_TURN_SECONDS` at least, so that what ends together is looked at together.
+Main loop. Each turn begins with one statement, the agenda: it says what is due, wakes the runners of lanes where a
+backoff has ended, and sends the pulse by which all listeners know that they hear (store/listen.py). Only what is due
+is then done. Repositories whose poll is due are taken and handed to a few threads, and one thread drains
+`forge_write`. Expired leases are swept, ended holds lifted and, where `routing.relane_on_hold` says so, jobs are
+moved out of lanes that are held for long, all that every few seconds at most. Every hour it prunes finished jobs, every
+ten minutes it removes workspaces that are old or take too much room. Then it waits for a notification (a webhook,
+`tireless-ctl repo poll`), for what is due next, for a thread to become free, for the next pulse, or for
+`poller.wake_seconds`; `_TURN_SECONDS` at least, so that what ends together is looked at together.
 
 Hosts. No forge has more polls under way than `poller.per_host`, and one that does not answer, or slowly, has one
 (tireless/inflight.py): it delays its own repositories, no others. What is due on a host that has limited our token is
@@ -79,7 +81,8 @@ from tireless.gate import RowsGate
 from tireless.inflight import Host, InFlight
 from tireless.labels import LabelProtocol, is_opted_in
 from tireless.process import ChildContext
-from tireless.store import jobs, lanes, limits, refusals, repos, workers, writes
+from tireless.store import agenda, jobs, lanes, limits, refusals, repos, workers, writes
+from tireless.store.agenda import Agenda
 from tireless.store.connection import is_outage, open_pool
 from tireless.store.listen import POLL_CHANNEL, Listener
 from tireless.store.queries import Connection
@@ -106,6 +109,10 @@ _FAILED: tuple[tuple[type[ForgeError], PollResult], ...] = (
     (Unauthorized, PollResult.UNAUTHORIZED),
     (Broken, PollResult.BROKEN),
 )
+
+
+def _is_due(seconds: float | None) -> bool:
+    return seconds is not None and seconds <= 0
 
 
 def main(ctx: ChildContext) -> int:
@@ -166,6 +173,7 @@ class Poller:
         self._services: tuple[Service, ...] = ()
         self._services_for: Config | None = None
         self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # a thread has become free
+        self._looked_at: datetime | None = None  # the database's time of the last agenda
         self._swept_at = float("-inf")
         self._out_since: float | None = None  # the database, as far as the main thread has seen
         self._tidied_at = float("-inf")
@@ -213,20 +221,24 @@ class Poller:
             self._in_flight.done(self._polls.pop(poll))
         try:
             with self._listener.connection() as conn:
-                self._sweep(conn)
-                self._begin_polls(conn)
-                due = repos.next_due(conn)
+                pulse = self._listener.pulse_seconds <= _TURN_SECONDS
+                due = agenda.look(conn, self._looked_at, pulse=pulse)
+                self._looked_at = due.at
+                self._sweep(conn, due)
+                if _is_due(due.poll):
+                    self._begin_polls(conn)
         except psycopg.Error as e:
             if not is_outage(e):
                 raise
             self._out_since = self._out_since or time.monotonic()
             return wake
-        if due.write is not None and due.write <= 0:
+        if _is_due(due.write):
             self._begin_drain()
         # What is due already is in hand, or locked elsewhere, or waits for a thread: a free one ends the wait.
-        return min([wake, *(max(seconds, 0.5) for seconds in (due.poll, due.write) if seconds is not None)])
+        least = _SWEEP_SECONDS if _is_due(due.lease) or _is_due(due.hold) else 0.5
+        return min(wake, max(self._listener.pulse_seconds, _TURN_SECONDS), max(due.first, least))
 
-    def _sweep(self, conn: Connection) -> None:
+    def _sweep(self, conn: Connection, due: Agenda) -> None:
         """What needs no hurry: at most once in `_SWEEP_SECONDS`, however busy the polling is."""
         if time.monotonic() - self._swept_at < _SWEEP_SECONDS:
             return
@@ -237,13 +249,15 @@ class Poller:
             self._out_since = None
             return
         self._say_seen(conn)
-        jobs.expire_stale_claims(
-            conn,
-            writes_for=delivery.writes_for_end(self._ctx.config),
-            backoff_seconds=self._ctx.config.lease.backoff_seconds,
-        )
-        lanes.lift_ended_holds(conn)
-        if self._ctx.config.routing.relane_on_hold:
+        if _is_due(due.lease):
+            jobs.expire_stale_claims(
+                conn,
+                writes_for=delivery.writes_for_end(self._ctx.config),
+                backoff_seconds=self._ctx.config.lease.backoff_seconds,
+            )
+        if _is_due(due.hold):
+            lanes.lift_ended_holds(conn)
+        if due.held and self._ctx.config.routing.relane_on_hold:
             relane(conn, self._ctx.config)
         self._tidy(conn)
 
@@ -254,7 +268,8 @@ class Poller:
             self._seen_at = time.monotonic()
 
     def _begin_polls(self, conn: Connection) -> None:
-        limits.postpone_polls(conn, self._clients.limited())
+        if limited := self._clients.limited():
+            limits.postpone_polls(conn, limited)
         flying = self._in_flight
         if flying.free > 0:
             places, elsewhere = flying.places(), flying.per_unknown_host

@@ -4,7 +4,8 @@ Identity. A worker is named `host/boot id/pid namespace/pid/start time`: enough 
 whether it still lives (`is_dead`), and never the name of two processes. It is what a claim is held by.
 
 The beat. One pipe a child, from child to parent, non-blocking: `r` says "ready", `b` says "my main loop has
-turned". Nothing else ever travels on it. A child that waits for a database or a forge goes on turning its
+turned", a dozen times in `supervisor.beat_seconds`, so that one late beat is nothing, and an idle child seldom has to
+wake for it. Nothing else ever travels on it. A child that waits for a database or a forge goes on turning its
 loop, so an outage is no hang; a child that does not beat for `supervisor.beat_seconds` is aborted with a dump
 of its stacks on stderr, then killed, and replaced.
 
@@ -40,13 +41,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from tireless import proctree
-from tireless.config import Config, ConfigError
+from tireless.config import Config, ConfigError, SupervisorConfig
 from tireless.entities import AgentKind, TirelessError, WorkerRole
 
 log = logging.getLogger(__name__)
 
 READY, BEAT = b"r", b"b"
-BEAT_INTERVAL_SECONDS = 1.0  # at most one write to the pipe in this time
+LONGEST_BEAT_INTERVAL_SECONDS = 10.0
 STOP_SECONDS = 2.5  # what a child has, at most, from INT to KILL: its agent's end and the requeueing included
 
 # What a service manager tells the process that it started, and nobody below it.
@@ -162,6 +163,11 @@ def _hidden(pid: int) -> bool:
     return False
 
 
+def beat_interval(policy: SupervisorConfig) -> float:
+    """Seconds between two beats of a child, and between two looks of the supervisor at all beats."""
+    return min(LONGEST_BEAT_INTERVAL_SECONDS, policy.beat_seconds / 12)
+
+
 # -- configuration ----------------------------------------------------------------------------------------
 
 
@@ -258,9 +264,9 @@ class ChildContext:
             self._tell(READY)
 
     def beat(self) -> None:
-        """Tell the parent that the main loop has turned. Cheap: one write a second at most."""
+        """Tell the parent that the main loop has turned, if it is time to."""
         now = time.monotonic()
-        if now - self._last_beat >= BEAT_INTERVAL_SECONDS:
+        if now - self._last_beat >= beat_interval(self.config.supervisor):
             self._last_beat = now
             self._tell(BEAT)
 
@@ -281,7 +287,9 @@ class ChildContext:
         while True:
             self.beat()
             left = deadline - time.monotonic()
-            pause = max(0.0, min(left, BEAT_INTERVAL_SECONDS))
+            pause = max(
+                0.0, min(left, self._last_beat + beat_interval(self.config.supervisor) - time.monotonic())
+            )
             events = [fd for fd, _ in poller.poll(pause * 1000 + (1 if pause else 0))]
             if events or left <= pause:
                 self.beat()

@@ -2,10 +2,11 @@
 
 States      idle -> claimed -> running (prepare, agent, verify, push, announce) -> idle
 
-Idle. It looks at the queue, then waits for a notification of its lane, or for `runner.wake_seconds` with jitter,
-and looks again: a lost notification costs at most that. It looks at once after each reconnect. An outage of the
-database is waited out; the main loop goes on turning, so it is not taken for a hang. A claim whose answer got lost
-is taken up at the next look, or else it would stand until its lease ends.
+Idle. It looks at the queue, then waits for a notification of its lane and looks again; without one after
+`runner.wake_seconds`, with jitter, or where notifications are known to arrive after four times that: a lost one costs
+at most that. It looks at once after each reconnect. An outage of the database is waited out; the main loop goes on
+turning, so it is not taken for a hang. A claim whose answer got lost is taken up at the next look, or else it would
+stand until its lease ends.
 
 In hand. A thread of its own renews the lease (tireless/lease.py). The main thread works the phases
 (tireless/work), each recorded in the row when it is complete, and looks at the claim between any two steps
@@ -52,7 +53,7 @@ from tireless.work import Work
 
 log = logging.getLogger(__name__)
 
-_SEEN_SECONDS = 60.0
+_SEEN_SECONDS = 30.0  # said with a look, of which an idle runner has one a minute
 _PATIENCE_SECONDS = 10.0  # for an answer at a look; a claim takes milliseconds
 
 
@@ -88,8 +89,9 @@ class Runner:
                 if claim is not None:
                     self._work(claim, claimed_at)
                 elif ctx.turn():
-                    wake = ctx.config.runner.wake_seconds * random.uniform(0.7, 1.0)
-                    self._listener.wait(wake)
+                    runner = ctx.config.runner
+                    wake = runner.listening_seconds if self._listener.hears else runner.wake_seconds
+                    self._listener.wait(wake * random.uniform(0.7, 1.0))
         finally:
             self._listener.close()
         return 0

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
+import tireless
 from tests.lifecycle.conftest import Make
 from tests.support.wait import wait_until
 from tireless import process
@@ -58,12 +61,28 @@ def test_the_supervisor_is_single_threaded_and_its_children_start_so(supervised:
     assert s.events("prepare")[0]["threads"] == 1
 
 
-def test_the_supervisor_loads_no_database_driver(supervised: Make) -> None:
+def test_the_supervisor_holds_no_connection(supervised: Make) -> None:
     s = supervised()
     s.start_ready()
-    maps = Path(f"/proc/{s.pid}/maps").read_text()
-    assert "psycopg" not in maps
-    assert "libpq" not in maps
+    held = [os.readlink(entry) for entry in Path(f"/proc/{s.pid}/fd").iterdir()]
+    assert held
+    assert not [what for what in held if what.startswith("socket:")]
+
+
+def test_children_run_what_was_loaded_before_the_fork() -> None:
+    """What is installed over it meanwhile is for the next start: no child has anything left to load."""
+    code = "import sys, tireless.supervisor; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    root = Path(tireless.__file__).parent
+    paths = [path.relative_to(root.parent).with_suffix("") for path in root.rglob("*.py")]
+    names = {".".join(path.parts).removesuffix(".__init__") for path in paths if path.name != "__main__"}
+    apart = {
+        "tireless.agents.guard",
+        "tireless.store.sql",
+        "tireless.ctl",
+    }  # a program of its own, texts, a command
+    left = {name for name in names - set(done.stdout.split()) if not name.startswith(tuple(apart))}
+    assert left == set()
 
 
 def test_a_child_says_its_name_to_ps_and_in_the_log(supervised: Make) -> None:

@@ -334,6 +334,17 @@ def test_the_sweep_reads_live_rows_only(full: Connection) -> None:
     assert sweep(full) == []
 
 
+def test_the_agenda_is_a_few_index_probes(full: Connection) -> None:
+    full.execute("vacuum job")
+    params = {"since": scalar(full, "select now() - interval '8 seconds'"), "pulse": True}
+    plan = explain(full, "agenda", params)
+    assert scans_of_job(plan) == {"job_claimable_idx", "job_held_idx"}
+    assert buffers(part(plan, "queue")) <= 2 * 10 * 2 * 4, (
+        "two lanes, ten priorities, two probes of a few pages"
+    )
+    assert buffers(plan) <= 250
+
+
 def test_a_poll_that_finds_what_it_found_before_reads_by_index(full: Connection) -> None:
     repo = next(r for r in repos.tracked(full) if r.ref.repo == "r1")
     page = [issue(n, repo=repo.ref) for n in range(HEAD + 1, HEAD + 1001) if n % REPOS == 1]

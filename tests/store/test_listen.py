@@ -29,7 +29,7 @@ from tests.support.store import (
 )
 from tests.support.wait import wait_until
 from tireless.entities import JobState, NewWrite, Phase, WriteOp
-from tireless.store import jobs, lanes, listen, migrate, repos, writes
+from tireless.store import agenda, jobs, lanes, listen, migrate, repos, writes
 from tireless.store.connection import Link, NoAnswer, Session, connect, is_outage, open_pool
 from tireless.store.listen import CANCEL_CHANNEL, POLL_CHANNEL, Listener, lane_channel
 from tireless.store.queries import Connection
@@ -256,6 +256,49 @@ def test_a_live_connection_is_asked_only_when_nothing_was_heard(
     assert ear.wait(0.5) is False
     assert began == statements_of(conn, "select pg_backend_pid()")
     assert ear.hears
+    ear.close()
+
+
+def test_a_pulse_is_heard_and_wakes_nobody(
+    conn: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a poller about, a listener need not ask whether it still hears."""
+    monkeypatch.setattr(listen, "_SILENCE_SECONDS", 0.5)
+    open_lanes(conn)
+    ear = listener(database_url)
+    ear.wait(0)
+    assert ear.pulse_seconds < 0, "none so far"
+    began = statements_of(conn, "select pg_backend_pid()")
+    over = threading.Event()
+
+    def beat() -> None:
+        with psycopg.connect(database_url, autocommit=True) as other:
+            while not over.wait(0.1):
+                agenda.look(other, pulse=True)
+
+    pulse = threading.Thread(target=beat)
+    pulse.start()
+    try:
+        assert ear.wait(2.0) is False
+        assert began == statements_of(conn, "select pg_backend_pid()"), "nothing was asked"
+        assert listen.PULSE_SECONDS - 1 < ear.pulse_seconds <= listen.PULSE_SECONDS
+        waker = threading.Timer(0.2, lambda: woken(database_url))
+        waker.start()
+        assert ear.wait(30) is True
+        waker.join()
+    finally:
+        over.set()
+        pulse.join()
+        ear.close()
+
+
+def test_who_sends_the_pulse_hears_it_too(conn: Connection, database_url: str) -> None:
+    ear = listener(database_url)
+    ear.wait(0)
+    with ear.connection() as mine:
+        agenda.look(mine, pulse=True)
+    assert ear.wait(0) is False
+    assert ear.pulse_seconds > 0
     ear.close()
 
 

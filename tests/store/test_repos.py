@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, time, timedelta
+from datetime import datetime, time, timedelta
 
 import psycopg
 import pytest
@@ -31,7 +31,7 @@ from tireless.entities import (
     TrackedRepo,
     WriteOp,
 )
-from tireless.store import jobs, repos, writes
+from tireless.store import agenda, jobs, repos, writes
 from tireless.store.queries import Connection
 
 
@@ -256,28 +256,13 @@ def test_validators_are_stored_only_with_what_was_found(conn: Connection) -> Non
     assert again(conn, repo).last_etag == '"1"'
 
 
-def test_next_due_and_make_due(conn: Connection) -> None:
-    assert repos.next_due(conn).poll is None
+def test_a_poll_that_is_asked_for_is_due(conn: Connection) -> None:
     set_clock(conn, NOON)
     repo = track(conn)
     repos.record_poll(conn, repo.id, PollResult.LIMITED, wait_seconds=100)
-    assert repos.next_due(conn).poll == 100
+    assert agenda.look(conn).poll == 100
     repos.make_due(conn, repo.id)
-    assert repos.next_due(conn).poll == 0
-    clock_at(conn, NOON, seconds=5)
-    assert repos.next_due(conn).poll == -5
-    assert NOON.tzinfo is UTC
-
-
-def test_quiet_hours_are_no_reason_to_look(conn: Connection) -> None:
-    set_clock(conn, NOON)
-    track(conn, quiet_from=time(11), quiet_until=time(13))
-    assert repos.next_due(conn) == repos.NextDue(None, None)
-    assert repos.take_due(conn, 1) == []
-    clock_at(conn, NOON, hours=1)
-    assert repos.next_due(conn).poll == -3600
-    writes.add_for_issue(conn, issue(1).ref, [NewWrite(WriteOp.ADD_LABEL, {"name": "x"})])
-    assert repos.next_due(conn).write == 0
+    assert agenda.look(conn).poll == 0
 
 
 def test_what_was_made_due_during_its_poll_is_due_after_it(conn: Connection) -> None:
@@ -310,4 +295,4 @@ def test_a_changed_setting_makes_the_repository_due(conn: Connection) -> None:
     repo = track(conn)
     repos.record_poll(conn, repo.id, PollResult.LIMITED, wait_seconds=100)
     repos.update(conn, repo.id, repos.settings_of(repo))
-    assert repos.next_due(conn).poll == 0
+    assert agenda.look(conn).poll == 0

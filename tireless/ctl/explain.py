@@ -67,7 +67,7 @@ class Facts:
     writes: Sequence[ForgeWrite] = ()
     lane_off_in: str | None = None  # the configuration of this host, if it gives the lane no runner
     label_refused: bool = False  # whoever set the issue's label may not start work
-    wake_seconds: float = 15.0
+    wake_seconds: float = 60.0
     spending: Spending | None = None  # of the UTC day; None where neither lane nor repository has a budget
 
     def used_up(self, *, of_lane: bool) -> BudgetHold | None:
@@ -121,7 +121,7 @@ def gather(session: Session, conn: Connection, job: Job) -> Facts:
         ahead=sum((j.priority, j.run_at, j.issue.number) < place and j.run_at <= now for j in waiting),
         label_refused=job.issue.number in refused,
         writes=writes.of_job(conn, job.id),
-        wake_seconds=session.config.runner.wake_seconds,
+        wake_seconds=session.config.runner.listening_seconds,
         spending=budgets.spent_today(conn, job.lane, job.repo_id),
     )
 

@@ -8,8 +8,10 @@ whoever waits looks at the rows in either case, so a lost notification costs one
   sleeps, so that its owner polls.
 - A connection that breaks is dropped and opened again, with a jittered pause that grows; `wait` returns at once
   after each reconnect, since anything may have happened meanwhile.
-- A half-open connection is found by asking: where nothing was heard for ten seconds, a round trip must come back
-  within four, or the connection counts as broken. The owner's own queries over `connection()` count as heard.
+- A half-open connection is found by its silence. Some poller of the database sends a pulse every few seconds, which
+  all listeners hear and no owner is woken for. Where nothing was heard for ten seconds, neither that nor a
+  notification nor an answer to the owner's own queries, a round trip must come back within four, or the connection
+  counts as broken. So a listener asks for itself only where no poller runs.
 """
 
 from __future__ import annotations
@@ -40,6 +42,8 @@ def lane_channel(lane: str) -> str:
 
 
 CANCEL_CHANNEL = "tireless_cancel"
+PULSE_CHANNEL = "tireless_pulse"
+PULSE_SECONDS = 8.0  # a sender is late at times, and still within the silence that is borne
 POLL_CHANNEL = "tireless_poll"
 
 # Sleeps for so many seconds or until one of the descriptors is readable; returns those that are.
@@ -72,6 +76,7 @@ class Listener:
         self._name = name
         self._conn: Session | None = None
         self._heard_at = 0.0
+        self._pulse_at = float("-inf")
         self._hears = False  # whether notifications arrive, by the self-check
         self._said_down = False
         self._failures = 0
@@ -81,6 +86,11 @@ class Listener:
     def hears(self) -> bool:
         """Whether notifications get through; without, the owner lives by its poll interval."""
         return self._hears
+
+    @property
+    def pulse_seconds(self) -> float:
+        """Until the next pulse should be sent, by whom it may; never, behind a pooler."""
+        return self._pulse_at + PULSE_SECONDS - time.monotonic() if self._hears else float("inf")
 
     def wait(self, seconds: float) -> bool:
         """Wait for a notification, at most so long. True: one came, or the connection is new; look at once."""
@@ -112,7 +122,7 @@ class Listener:
                 continue
             until = min(deadline, self._heard_at + _SILENCE_SECONDS)
             if conn.fileno() in self._wait(max(until - now, 0), (conn.fileno(),)):
-                return self._drain(conn)
+                continue
             # The owner's wait ends for reasons of its own too (a signal), and then it wants to know.
             if time.monotonic() < until or until == deadline:
                 return False
@@ -124,9 +134,14 @@ class Listener:
         conn.patience = self._patience
         self._heard_at = time.monotonic()
 
-    @staticmethod
-    def _drain(conn: Connection) -> bool:
-        return bool(list(conn.notifies(timeout=0)))
+    def _drain(self, conn: Connection) -> bool:
+        """Take in what has come; whether any of it is for the owner."""
+        heard = [notification.channel for notification in conn.notifies(timeout=0)]
+        if heard:
+            self._heard_at = time.monotonic()
+        if PULSE_CHANNEL in heard:
+            self._pulse_at = self._heard_at
+        return any(channel != PULSE_CHANNEL for channel in heard)
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -176,7 +191,7 @@ class Listener:
     def _listen(self, conn: Connection) -> bool:
         own = f"tireless_check_{random.getrandbits(48):x}"
         try:
-            for channel in (*self._channels, own):
+            for channel in (*self._channels, PULSE_CHANNEL, own):
                 conn.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
             with connect(self._url, timeout=self._timeout, name=self._name) as other:
                 other.execute("select pg_notify(%s, '')", (own,))

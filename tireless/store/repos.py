@@ -124,20 +124,6 @@ def take_due(
     return [(decode.repo(r), r["listed_at"]) for r in rows(conn, "take_due_repos", params)]
 
 
-@dataclass(frozen=True, slots=True)
-class NextDue:
-    """Seconds until a poll, and a forge write, is due; negative if one is already, None if there is none."""
-
-    poll: float | None
-    write: float | None
-
-
-def next_due(conn: Connection) -> NextDue:
-    found = row(conn, "next_due")
-    assert found is not None
-    return NextDue(found["poll"], found["write"])
-
-
 def record_poll(
     conn: Connection,
     repo_id: int,

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from tireless import __version__, config
+from tireless import __version__, config, poller, runner
 from tireless.config import Config, ConfigError
 from tireless.notify import Notifier
 from tireless.process import Exit, check_reload
 from tireless.supervisor.errands import Errands
 from tireless.supervisor.logs import Logs
-from tireless.supervisor.loop import Main, Supervisor, run_poller, run_runner
+from tireless.supervisor.loop import Main, Supervisor
 
 DESCRIPTION = """\
 Polls your forges for issues with the label `tireless`, runs a coding agent on each, and leaves a
@@ -79,8 +79,8 @@ def main(
     argv: Sequence[str] | None = None,
     *,
     errands: Errands | None = None,
-    poller: Main = run_poller,
-    runner: Main = run_runner,
+    poller: Main = poller.main,
+    runner: Main = runner.main,
 ) -> int:
     """The command; its exit code. The parts that do the work can be replaced."""
     args = _parser().parse_args(argv)

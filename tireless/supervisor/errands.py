@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from tireless import errands
 from tireless.config import Config
 from tireless.process import Exit
 from tireless.supervisor.children import Child, Run, describe
@@ -27,39 +28,17 @@ FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 15.0
 
 
-def _prepare(config: Config) -> None:
-    from tireless.errands import prepare  # here, so that the supervisor itself never holds a database driver
-
-    prepare(config)
-
-
-def _release(config: Config, worker: str, why: str) -> None:
-    from tireless.errands import release
-
-    release(config, worker, why)
-
-
-def _apply_lanes(config: Config, previous: Config) -> None:
-    from tireless.errands import apply_lanes
-
-    apply_lanes(config, previous)
-
-
-def _finish(config: Config) -> None:
-    from tireless.errands import finish
-
-    finish(config)
-
-
 @dataclass(frozen=True, slots=True)
 class Errands:
     """What is done on the database. Each runs in a child of its own and may raise: an error with an
     `exit_code`, a ConfigError (78) or a SystemExit ends that child with its code, any other with 70."""
 
-    prepare: Callable[[Config], None] = _prepare
-    release: Callable[[Config, str, str], None] = _release  # (config, worker, why it ended)
-    apply_lanes: Callable[[Config, Config], None] = _apply_lanes  # (config, the one that was applied last)
-    finish: Callable[[Config], None] = _finish
+    prepare: Callable[[Config], None] = errands.prepare
+    release: Callable[[Config, str, str], None] = errands.release  # (config, worker, why it ended)
+    apply_lanes: Callable[[Config, Config], None] = (
+        errands.apply_lanes
+    )  # (config, the one that was applied last)
+    finish: Callable[[Config], None] = errands.finish
     # Asked in the supervisor itself: daemons that `prepare` has started and that are no strays.
     exempt: Callable[[Config], set[int]] = embedded_servers
 

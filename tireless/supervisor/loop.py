@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from enum import Enum
 
-from tireless import proctree
+from tireless import poller, proctree, runner
 from tireless.config import Config, ConfigError
 from tireless.entities import WorkerRole
 from tireless.notify import Notifier
-from tireless.process import STOP_SECONDS, ChildContext, Exit, Leave
+from tireless.process import STOP_SECONDS, ChildContext, Exit, Leave, beat_interval
 from tireless.supervisor import strays
 from tireless.supervisor.children import Child, Run, fork
 from tireless.supervisor.errands import Errand, Errands, Queue
@@ -26,7 +26,7 @@ from tireless.supervisor.signals import Signals
 
 log = logging.getLogger(__name__)
 
-TURN_SECONDS = 1.0  # the longest sleep
+TURN_SECONDS = 1.0  # the longest sleep, unless all is calm
 SWEEP_TURN_SECONDS = 0.02  # while strays are being killed
 LEFTOVER_SECONDS = 5.0  # for what a dead supervisor left, at the start
 SERVER_START_SECONDS = 5.0  # for which strays are let be while an errand may be starting a server
@@ -55,18 +55,6 @@ class Stage(Enum):
     OVER = "over"
 
 
-def run_poller(ctx: ChildContext) -> int:
-    from tireless.poller import main  # in the child: the supervisor itself never loads a database driver
-
-    return main(ctx)
-
-
-def run_runner(ctx: ChildContext) -> int:
-    from tireless.runner import main
-
-    return main(ctx)
-
-
 class Supervisor:
     """`reload` makes a new configuration of the current one, at HUP, here and in the children; ConfigError if
     it cannot be used."""
@@ -77,8 +65,8 @@ class Supervisor:
         reload: Callable[[Config], Config],
         *,
         errands: Errands | None = None,
-        poller: Main = run_poller,
-        runner: Main = run_runner,
+        poller: Main = poller.main,
+        runner: Main = runner.main,
         notifier: Notifier | None = None,
         on_fork: Callable[[str], None] = lambda name: None,
     ) -> None:
@@ -186,9 +174,15 @@ class Supervisor:
             return SWEEP_TURN_SECONDS
         times = [*self._fleet.deadlines(), *self._errands.deadlines()]
         times += [when for when in (self._deadline, self._release_by) if when is not None]
-        longest = min(TURN_SECONDS, self._notifier.watchdog_every or TURN_SECONDS)
+        longest = self._longest()
+        longest = min(longest, self._notifier.watchdog_every or longest)
         # A deadline that has passed and still stands is waited on by something else: no busy loop.
         return max(SWEEP_TURN_SECONDS, min([longest, *(when - now for when in times)]))
+
+    def _longest(self) -> float:
+        """Where all is as it should be, only the beats want a look from time to time."""
+        calm = self._stage is Stage.RUNNING and self._announced and self._fleet.ready
+        return beat_interval(self.config.supervisor) if calm else TURN_SECONDS
 
     def _on_signal(self, number: int, now: float) -> None:
         match number:
