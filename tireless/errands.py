@@ -3,7 +3,8 @@
     prepare      once, before anything else: the embedded server if no URL is configured, the migrations, a row a
                  lane, and the claims of this host's dead processes taken back. Waits for the database up to
                  database.start_timeout_seconds
-    release      a child has ended and nothing that it started is left: its claims are taken back
+    release      a child has ended and nothing that it started is left: its claims are taken back, and what a poller
+                 had begun to poll is due again
     apply_lanes  after HUP: a cap that the file now gives otherwise is written to the lane's row
     finish       the last: the embedded server is stopped
 
@@ -33,7 +34,7 @@ from tireless.config import Config, ConfigError
 from tireless.delivery import writes_for_end
 from tireless.entities import Job, JobState, UnknownValue
 from tireless.process import Exit, Leave
-from tireless.store import jobs, lanes, workers, writes
+from tireless.store import jobs, lanes, repos, workers, writes
 from tireless.store.connection import NoDatabase, connect, is_outage, through_outage
 from tireless.store.migrate import MigrationError, SchemaTooNew, migrate
 from tireless.store.queries import Connection
@@ -90,7 +91,10 @@ def adopt(conn: Connection, config: Config) -> list[Job]:
             log.error("processes of a dead worker do not die, its claim is left to the lease worker=%s", worker)
     gone = [w.id for w in workers.of_host(conn, config.host) if process.is_dead(w.id, config.host) is True]
     held = set(workers.holders(conn))
-    workers.forget(conn, [worker for worker in gone if worker not in held])
+    forgotten = [worker for worker in gone if worker not in held]
+    for worker in forgotten:
+        repos.due_again(conn, worker)
+    workers.forget(conn, forgotten)
     return taken
 
 
@@ -118,6 +122,8 @@ def _release(conn: Connection, config: Config, worker: str, why: str) -> list[Jo
         backoff_seconds=config.lease.backoff_seconds,
         actor=f"supervisor of {config.host}",
     )
+    if again := repos.due_again(conn, worker):
+        log.info("polls that a dead poller had begun are due again count=%d", again)
     for job in taken:
         log.info("claim released job=%s issue=%s worker=%s state=%s", job.id, job.issue, worker, job.state)
     workers.forget(conn, [worker])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import os
 import signal
 import socket
 import time
@@ -21,8 +22,8 @@ from tests.support import forge as fakes
 from tests.support.forge import FakeForge
 from tests.support.rig import TOKEN_VARIABLE, Rig
 from tests.support.wait import wait_until
-from tireless.entities import Forge, RepoRef
-from tireless.store import limits, repos
+from tireless.entities import Forge, JobState, RepoRef, WorkerRole
+from tireless.store import limits, repos, workers
 
 SECRET = "a webhook's secret"
 
@@ -186,6 +187,22 @@ def _waiting(rig: Rig, host: str) -> int:
             (host,),
         ).fetchone()
     return int(found[0]) if found else 0
+
+
+def test_what_a_killed_poller_was_polling_is_polled_again_at_once(database_url: str) -> None:
+    with Rig(url=database_url) as rig:
+        rig.track(interval_seconds=60)
+        rig.forge.fail(match="GET .*/issues", delay=60)
+        supervisor = rig.start()
+        rig.open_issue("Do it")
+        wait_until(lambda: rig.forge.asked("GET .*/issues"), 20, "the poll that hangs")
+        with rig.connection() as conn:
+            [poller] = [w for w in workers.of_host(conn) if w.role is WorkerRole.POLLER]
+        os.kill(poller.pid, signal.SIGKILL)
+        killed = time.monotonic()
+        rig.wait_job(1, JobState.DELIVERED)
+        assert time.monotonic() - killed < 30, "it would be due by itself after three minutes"
+        supervisor.end()
 
 
 def test_more_than_loopback_is_said(caplog: pytest.LogCaptureFixture) -> None:

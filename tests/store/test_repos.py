@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from tests.support.store import (
+    CC,
     NOON,
     REPO,
     claimed,
@@ -29,9 +30,10 @@ from tireless.entities import (
     PollResult,
     RepoRef,
     TrackedRepo,
+    WorkerRole,
     WriteOp,
 )
-from tireless.store import agenda, jobs, repos, writes
+from tireless.store import agenda, jobs, repos, workers, writes
 from tireless.store.queries import Connection
 
 
@@ -170,6 +172,23 @@ def test_due_repositories_are_taken_once_and_come_back_if_their_poller_dies(conn
     assert repos.take_due(conn, 5) == []
     clock_at(conn, NOON, minutes=3)
     assert len(repos.take_due(conn, 5)) == 2
+
+
+def test_what_a_dead_poller_had_taken_is_due_again(conn: Connection) -> None:
+    set_clock(conn, NOON)
+    fresh, limited, failing, off, idle = (track(conn, named(name)) for name in "abcde")
+    repos.record_poll(conn, limited.id, PollResult.LIMITED, wait_seconds=7200)
+    repos.record_poll(conn, failing.id, PollResult.UNREACHABLE)
+    repos.update(conn, off.id, replace(repos.settings_of(off), enabled=False))
+    repos.record_poll(conn, idle.id, PollResult.UNCHANGED)
+    taken = [repo.id for repo, _ in repos.take_due(conn, 5)]
+    assert taken == [fresh.id]
+    workers.register(conn, "a poller", "here", WorkerRole.POLLER, None, 1)
+    workers.register(conn, "a runner", "here", WorkerRole.RUNNER, CC, 2)
+    clock_at(conn, NOON, seconds=5)
+    assert repos.due_again(conn, "a runner") == 0
+    assert repos.due_again(conn, "a poller") == 1
+    assert [repo.id for repo, _ in repos.take_due(conn, 5)] == [fresh.id]
 
 
 def test_quiet_and_disabled_repositories_are_not_polled(conn: Connection) -> None:

@@ -124,6 +124,11 @@ def take_due(
     return [(decode.repo(r), r["listed_at"]) for r in rows(conn, "take_due_repos", params)]
 
 
+def due_again(conn: Connection, poller: str) -> int:
+    """Make due what a dead poller had taken and not done; how many. Nothing, if it was no poller."""
+    return len(rows(conn, "due_again", {"worker": poller}))
+
+
 def record_poll(
     conn: Connection,
     repo_id: int,
