@@ -162,7 +162,8 @@ def test_hosts_that_hang_delay_neither_the_others_nor_term(
         Rig(url=database_url, settings=f"[poller]\nthreads = 6\nper_host = 4\nwake_seconds = 2\n{settings}")
     )
     supervisor = rig.start()
-    with rig.connection() as conn:  # longest due: a queue by time alone would have them all before the others
+    # Longest due: a queue by time alone would have them all before the others.
+    with rig.connection() as conn, conn.transaction():
         for n in range(40):
             ref = RepoRef(Forge.GITEA, hung.host, "acme", f"other{n}")
             repos.add(conn, ref, repos.RepoSettings("http://127.0.0.1/x.git", "main", 5))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tests.support.wait import wait_until
 from tireless import process
-from tireless.config import Config, ConfigError, DatabaseConfig
+from tireless.config import Config, ConfigError, DatabaseConfig, SupervisorConfig
 from tireless.entities import AgentKind, WorkerRole
 from tireless.process import ChildContext, Leave, WorkerId, exit_code_of, is_dead, parse_worker_id, worker_id
 from tireless.proctree import boot_id
@@ -157,7 +157,10 @@ def test_wait_ends_at_a_readable_descriptor() -> None:
 
 def test_wait_beats_on_the_way_and_beats_are_rare() -> None:
     read, write = os.pipe2(os.O_NONBLOCK)
-    ctx = context(beat_fd=write)
+    often = Config(host="here", supervisor=SupervisorConfig(beat_seconds=12))
+    assert process.beat_interval(often.supervisor) == 1
+    assert process.beat_interval(Config(host="here").supervisor) == 10
+    ctx = ChildContext(often, WorkerRole.RUNNER, AgentKind.OPENCODE, beat_fd=write)
     ctx.ready()
     ctx.ready()
     for _ in range(1000):

@@ -126,6 +126,21 @@ def test_two_claims_on_the_last_slot(race: Race) -> None:
     assert rival.answer() is None
 
 
+def test_two_claims_in_a_lane_that_probes(race: Race) -> None:
+    """After a usage limit one job goes first, also where two runners hear of the hold's end at the same time."""
+    queued(race.conn, 1, 2, 3)
+    race.conn.execute("update lane set probing = true where lane = 'claude_code'")
+    with holding(race) as conn:
+        first = claimed(conn, "a")
+        rival = race.against(take("b"))
+        assert not race.waited
+    assert rival.answer() is None
+    assert claim(race.conn, "c") is None
+    jobs.finish(race.conn, first, JobState.DELIVERED, [])
+    assert claim(race.conn, "c") is not None
+    assert claim(race.conn, "d") is None, "still probing: a good run has to say that it is over"
+
+
 def test_a_claim_that_is_rolled_back_leaves_slot_and_job(race: Race) -> None:
     open_lanes(race.conn, cap=1)
     enqueue(race.conn, [issue(1)])

@@ -35,6 +35,7 @@
           select s.slot, s.free_since
             from lane_slot s
            where s.lane = near.lane and s.open and s.job_id is null and s.free_since <= near.newest
+             and (near.only_slot is null or s.slot = near.only_slot)
            order by s.free_since desc
            limit 1
              for no key update skip locked

@@ -5,7 +5,7 @@
 -- lane's floor on. That is one index probe a lane.
 -- include claim_ready
 , near as materialized (
-    select head.*, ready.newest
+    select head.*, ready.newest, ready.only_slot
       from ready
       cross join lateral (
           select j.ctid as tid, j.lane, j.priority, j.run_at, j.number

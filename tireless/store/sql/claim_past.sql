@@ -3,7 +3,7 @@
 -- there are repositories. It goes by no floor.
 -- include claim_ready
 , near as materialized (
-    select head.*, ready.newest
+    select head.*, ready.newest, ready.only_slot
       from ready
       cross join lateral (
           select t.id

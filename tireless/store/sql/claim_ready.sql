@@ -2,7 +2,10 @@
 -- the last of its free slots became free.
 with ready as materialized (
     select l.lane, coalesce(f.priority, 0::smallint) as priority, coalesce(f.run_at, '-infinity') as run_at,
-           coalesce(f.number, 0) as number, free.newest
+           coalesce(f.number, 0) as number, free.newest,
+           -- While it is probing, claims contend for one slot, so that two at once cannot both be the first.
+           case when l.probing then (select min(s.slot) from lane_slot s where s.lane = l.lane and s.open)
+           end as only_slot
       from unnest(%(lanes)s::text[]) as asked (lane)
       join lane l on l.lane = asked.lane
       left join lane_floor f
