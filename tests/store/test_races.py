@@ -634,7 +634,7 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-@pytest.mark.parametrize(("first", "second"), itertools.product(OPERATIONS, repeat=2))
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(OPERATIONS, repeat=2)))
 def test_no_pair_of_operations_deadlocks(race: Race, first: str, second: str) -> None:
     held = set_up(race.conn)
     with holding(race) as conn:

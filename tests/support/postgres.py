@@ -29,15 +29,12 @@ class Server:
     def __init__(self, url: str) -> None:
         self.url = url
         self._parts: dict[str, Any] = conninfo_to_dict(url)
-        with psycopg.connect(url) as conn:
-            self.version = conn.info.server_version // 10000
 
     def _janitor(self, name: str, template: str | None) -> DatabaseJanitor:
         return DatabaseJanitor(
             user=self._parts.get("user", "postgres"),
             host=self._parts["host"],
             port=self._parts.get("port", 5432),
-            version=self.version,
             dbname=name,
             template_dbname=template,
             password=self._parts.get("password"),

@@ -84,7 +84,7 @@ def test_an_empty_name_is_refused_by_key(key: str) -> None:
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    itertools.combinations([f.name for f in fields(LabelProtocol) if f.name != "state_prefix"], 2),
+    list(itertools.combinations([f.name for f in fields(LabelProtocol) if f.name != "state_prefix"], 2)),
 )
 def test_two_labels_of_one_name_are_refused_by_key(one: str, other: str) -> None:
     with pytest.raises(ValueError, match=f"labels.{other} and labels.{one} are both 'same'"):
