@@ -324,7 +324,7 @@ class Poller:
 
     def _collect_garbage(self) -> None:
         """Remove the workspaces of jobs that ended some days ago, and older ones sooner where they take too much
-        room; never one of a live job."""
+        room; never one of a live job. Then mirrors of which nobody has need any more."""
         config = self._ctx.config
         workspaces = Workspaces(
             config.state_dir,
@@ -336,15 +336,16 @@ class Poller:
         found = workspaces.jobs()
         with self._connect() as conn:
             live = set(jobs.live_among(conn, found))
+            tracked = [repo.ref for repo in repos.tracked(conn, disabled_too=True)]
         # A job may have ended in its row while its agent is still being ended.
         running = proctree.marks()
         ended = [job for job in found if job not in live and str(job) not in running]
-        most = config.runner.workspace_disk_mb
-        removed = workspaces.collect_garbage(
-            ended, config.runner.keep_workspace_days * 86_400, None if most is None else most * 1024 * 1024
-        )
+        keep_seconds, most = config.runner.keep_workspace_days * 86_400, config.runner.workspace_disk_mb
+        removed = workspaces.collect_garbage(ended, keep_seconds, None if most is None else most * 1024 * 1024)
         if removed:
             log.info("workspaces removed count=%d", len(removed))
+        for repo in workspaces.remove_mirrors(tracked, keep_seconds):
+            log.info("mirror of a repository that is not tracked any more removed repo=%s", repo)
 
     @contextlib.contextmanager
     def _connect(self) -> Iterator[Connection]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import stat
@@ -212,6 +213,19 @@ def test_over_its_size_the_oldest_that_have_ended_go_first(world: World) -> None
     assert world.spaces.collect_garbage(ended, 1e12, most_bytes=2_900_000) == ["third", "second"]
     assert world.spaces.collect_garbage([], 1e12, most_bytes=0) == []
     assert sorted(path.name for path in (world.state / "work").iterdir()) == ["first", "live"]
+
+
+def test_a_mirror_goes_when_nobody_has_need_of_it_any_more(world: World) -> None:
+    mirror, _ = world.start("job")
+    shouted = dataclasses.replace(world.repo, owner=world.repo.owner.upper())
+    assert world.spaces.remove_mirrors([], older_than=0) == [], "a checkout borrows from it"
+    world.spaces.remove("job")
+    assert world.spaces.remove_mirrors([shouted], older_than=0) == [], "tracked, however it is spelled"
+    assert world.spaces.remove_mirrors([], older_than=3600) == [], "in use a moment ago"
+    assert world.spaces.remove_mirrors([], older_than=0) == [world.repo]
+    assert not mirror.path.exists()
+    world.start("another")
+    assert mirror.path.is_dir(), "tracked again, it is made anew"
 
 
 def _age(root: Path, since_epoch: float = 0) -> None:

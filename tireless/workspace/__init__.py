@@ -243,6 +243,22 @@ class Workspaces:
                 log.info("mirror repacked path=%s", path)
         return removed
 
+    def remove_mirrors(self, tracked: Collection[RepoRef], older_than: float) -> list[RepoRef]:
+        """Remove the mirrors of repositories that are no longer `tracked`, that no job's directory borrows from and
+        that nobody wrote into in the last `older_than` seconds; what was removed. One that is tracked again
+        meanwhile is made anew, by whoever waits for its lock."""
+        wanted = {_key(repo) for repo in tracked}
+        borrowed = {mirror_path(root) for root in self._work.iterdir()}
+        removed = []
+        for path in self._mirrors.all():
+            mirror = self._mirrors.at_path(path)
+            idle = time.time() - self._mirrors.last_use(mirror)
+            if _key(mirror.repo) not in wanted and path not in borrowed and idle >= older_than:
+                with self._mirrors.locked(mirror):
+                    files.remove_tree(self._git, path)
+                removed.append(mirror.repo)
+        return removed
+
     def _over(self, most_bytes: int | None) -> bool:
         return most_bytes is not None and files.size_on_disk(self._work, self._turn) > most_bytes
 
@@ -251,6 +267,11 @@ class Workspaces:
 
     def _turn(self) -> None:
         self._git.pulse.turn("reading the workspace")
+
+
+def _key(repo: RepoRef) -> tuple[str, ...]:
+    """Forges do not tell names apart by case."""
+    return (str(repo.forge), repo.host.casefold(), repo.full_name.casefold())
 
 
 def _job(job_id: UUID | str) -> str:

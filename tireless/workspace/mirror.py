@@ -149,9 +149,16 @@ class Mirrors:
                     raise GitTimeout(what, self.git.timeout)
                 time.sleep(0.1)
             _sweep_debris(mirror.path)
+            os.utime(fd)
             yield fd
         finally:
             os.close(fd)  # not LOCK_UN: that would free it for a git that still writes
+
+    @staticmethod
+    def last_use(mirror: Mirror) -> float:
+        """When somebody last had the lock, in seconds since the epoch."""
+        lock = mirror.lock_path
+        return (lock if lock.exists() else mirror.path).stat().st_mtime
 
     def _init(self, mirror: Mirror, lock: int) -> None:
         if (mirror.path / "HEAD").is_file() and (mirror.path / "config").is_file():
