@@ -300,3 +300,14 @@ def test_both_lanes_are_asked_in_one_statement_whatever_their_order(conn: Connec
     queued(conn, 2, labels=["tireless/agent:oc"])
     order: list[tuple[AgentKind, ...]] = [BOTH, tuple(reversed(BOTH))]
     assert [claimed(conn, lanes=lane_order).job.issue.number for lane_order in order] == [1, 2]
+
+
+def test_the_place_of_a_job_in_its_queue(conn: Connection) -> None:
+    repo = track(conn)
+    queued(conn, 1, 2, 3, repo=repo)
+    enqueue(conn, [issue(4, "tireless/agent:oc")], repo)
+    assert [jobs.place_of(conn, job_of(conn, n).id).ahead for n in (1, 2, 3, 4)] == [0, 1, 2, 0]
+    held = claimed(conn, lanes=[CC])
+    assert jobs.place_of(conn, job_of(conn, 3).id) == jobs.Place(ahead=1, repo_running=1)
+    jobs.transition(conn, held, JobState.PENDING, delay_seconds=60)
+    assert jobs.place_of(conn, job_of(conn, 3).id) == jobs.Place(1, 0), "one in backoff goes before nobody"

@@ -105,20 +105,18 @@ def run(session: Session) -> int:
 
 def gather(session: Session, conn: Connection, job: Job) -> Facts:
     now = clock(conn)
-    held = jobs.find(conn, states=[JobState.CLAIMED, JobState.RUNNING], limit=100_000)
-    waiting = jobs.find(conn, states=[JobState.PENDING], lane=job.lane, limit=100_000)
+    place = jobs.place_of(conn, job.id)
     repo = next(iter(repos.find(conn, repo_id=job.repo_id)), None) if job.repo_id is not None else None
     refused = refusals.of_repo(conn, repo.id) if repo is not None else {}
-    place = (job.priority, job.run_at, job.issue.number)
     return Facts(
         now=now,
         job=job,
         lane=next((lane for lane in lanes.all_lanes(conn) if lane.lane is job.lane), None),
         repo=repo,
-        repo_running=sum(j.repo_id == job.repo_id for j in held),
+        repo_running=place.repo_running,
         alive=session.living(conn),
         lane_off_in=_lane_off_in(session.config, job.lane),
-        ahead=sum((j.priority, j.run_at, j.issue.number) < place and j.run_at <= now for j in waiting),
+        ahead=place.ahead,
         label_refused=job.issue.number in refused,
         writes=writes.of_job(conn, job.id),
         wake_seconds=session.config.runner.listening_seconds,

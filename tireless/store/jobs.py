@@ -529,6 +529,19 @@ def waiting_after_fault(conn: Connection) -> tuple[int, str | None]:
     return found["n"], found["newest"]
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Of a job in the queue: how many of its lane go before it, and how many of its repository are in hand."""
+
+    ahead: int
+    repo_running: int
+
+
+def place_of(conn: Connection, job_id: UUID) -> Place:
+    found = row(conn, "place_of_job", {"id": job_id})
+    return Place(**found) if found is not None else Place(0, 0)
+
+
 def live_among(conn: Connection, ids: Sequence[UUID]) -> list[UUID]:
     """Those of the jobs that have not ended."""
     return [r["id"] for r in rows(conn, "live_among", {"jobs": list(ids)})] if ids else []
