@@ -23,8 +23,8 @@ from tests.support import forge as fakes
 from tests.support.files import remove_tree
 from tests.support.wait import wait_until
 from tireless import proctree
-from tireless.config import Config, load
-from tireless.entities import AgentRun, Job, JobEvent, JobState
+from tireless.config import Config, ForgeConfig, load
+from tireless.entities import AgentRun, Job, JobEvent, JobState, RepoRef
 from tireless.forge import client_for
 from tireless.store import jobs, repos, runs
 from tireless.store.queries import Connection
@@ -49,6 +49,10 @@ WORK = (
 )
 
 README = "# acme/site\n\nA small site.\n"
+
+
+def new_root() -> Path:
+    return Path(tempfile.mkdtemp(prefix="tireless-rig-"))
 
 
 class Supervisor:
@@ -93,16 +97,16 @@ class Supervisor:
             self.process.wait()
 
 
-class Rig:
-    """`url`: the database; None for the embedded one under the state directory. `agent`: the lane's command."""
+class Installation:
+    """tireless set up for one repository of a forge. `url`: the database; None for the embedded one under the state
+    directory. `agent`: the lane's command."""
 
     def __init__(
         self,
+        forge: ForgeConfig,
+        repo: str,
         *,
         url: str | None = None,
-        kind: str = "gitea",
-        files: Mapping[str, str | bytes] | None = None,
-        repo: str = "acme/site",
         settings: str = "",
         agent: Sequence[str] = (sys.executable, str(SCRIPTED_AGENT)),
         claude: str = "cap = 2\nrunners = 2",
@@ -112,13 +116,12 @@ class Rig:
         env: Mapping[str, str] | None = None,
         root: Path | None = None,
     ) -> None:
-        self.root = root or Path(tempfile.mkdtemp(prefix="tireless-rig-"))
+        self.root = root or new_root()
         self.root.chmod(0o755)  # the embedded server runs as a user of its own under root
         self.url = url
         self.repo = repo
         self.host = host
-        self.forge = fakes.start(kind, self.root / "forge")
-        self.forge.add_repo(repo, files or {"README.md": README})
+        self.forge_config = forge
         self._settings, self._agent, self._claude, self._opencode = settings, agent, claude, opencode
         self._forge_settings = forge_settings
         self._env = dict(env or {})
@@ -136,7 +139,7 @@ class Rig:
         host = host or self.host
         path = self.root / f"tireless-{host}.toml"
         command = ", ".join(f'"{word}"' for word in self._agent)
-        entry = self.forge.config
+        entry = self.forge_config
         path.write_text(
             f'host = "{host}"\n'
             f'state_dir = "{self.state_dir(host)}"\n'
@@ -151,7 +154,7 @@ class Rig:
         return path
 
     def environ(self) -> dict[str, str]:
-        token = self.forge.config.token
+        token = self.forge_config.token
         assert token is not None
         env = {k: v for k, v in os.environ.items() if not k.startswith(("TIRELESS_", "SCRIPTED_"))}
         env |= {TOKEN_VARIABLE: token.reveal(), "PYTHONUNBUFFERED": "1", **self._env}
@@ -178,7 +181,7 @@ class Rig:
         return done
 
     def repo_name(self, repo: str | None = None) -> str:
-        entry = self.forge.config
+        entry = self.forge_config
         return f"{entry.kind}:{entry.host}/{repo or self.repo}"
 
     def add_repo(self, *options: str) -> None:
@@ -186,7 +189,9 @@ class Rig:
 
     def track(self, **settings: Any) -> None:
         """What `add_repo` does, without starting a program for it."""
-        found = client_for(self.forge.config).get_repository(self.forge.ref(self.repo))
+        owner, _, name = self.repo.partition("/")
+        client = client_for(self.forge_config)
+        found = client.get_repository(RepoRef(self.forge_config.kind, self.forge_config.host, owner, name))
         wanted = {"interval_seconds": 5, **settings}
         with self.connection() as conn:
             repos.add(conn, found.ref, repos.RepoSettings(found.clone_url, found.default_branch, **wanted))
@@ -206,17 +211,6 @@ class Rig:
             )
             assert found.process.poll() is None, found.said()
         return found
-
-    def open_issue(
-        self, title: str, *steps: Mapping[str, Any], labels: Sequence[str] = ("tireless",), **script: Any
-    ) -> int:
-        """An issue whose body tells the scripted agent what to do, and a poll of its repository at once. `script`:
-        further keys of the agent's script."""
-        told = json.dumps({"steps": list(steps), **script})
-        body = f"Please.\n\nscripted-agent: {told}\n" if steps else "Please."
-        number = self.forge.open_issue(title, body, labels=list(labels), repo=self.repo)
-        self.poke()
-        return number
 
     def poke(self) -> None:
         """Have the repositories polled now."""
@@ -289,6 +283,11 @@ class Rig:
     # -- the end -----------------------------------------------------------------------------------------
 
     def close(self) -> None:
+        self.end()
+        remove_tree(self.root)
+
+    def end(self) -> None:
+        """Every process of it."""
         for supervisor in self.supervisors:
             supervisor.end()
         if self.url is None:
@@ -296,14 +295,45 @@ class Rig:
 
             with contextlib.suppress(Exception):
                 embedded.stop(self.config())
-        self.forge.close()
-        remove_tree(self.root)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.close()
+
+
+class Rig(Installation):
+    """An installation and a fake forge of its own, with the repository in it. `options` are the installation's."""
+
+    def __init__(
+        self,
+        *,
+        kind: str = "gitea",
+        files: Mapping[str, str | bytes] | None = None,
+        repo: str = "acme/site",
+        root: Path | None = None,
+        **options: Any,
+    ) -> None:
+        root = root or new_root()
+        self.forge = fakes.start(kind, root / "forge")
+        self.forge.add_repo(repo, files or {"README.md": README})
+        super().__init__(self.forge.config, repo, root=root, **options)
+
+    def open_issue(
+        self, title: str, *steps: Mapping[str, Any], labels: Sequence[str] = ("tireless",), **script: Any
+    ) -> int:
+        """An issue whose body tells the scripted agent what to do, and a poll of its repository at once. `script`:
+        further keys of the agent's script."""
+        told = json.dumps({"steps": list(steps), **script})
+        body = f"Please.\n\nscripted-agent: {told}\n" if steps else "Please."
+        number = self.forge.open_issue(title, body, labels=list(labels), repo=self.repo)
+        self.poke()
+        return number
+
+    def end(self) -> None:
+        super().end()
+        self.forge.close()
 
 
 NewRig = Callable[..., Rig]

@@ -10,8 +10,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(look: Callable[[], T | None], timeout: float = 10.0, what: str = "condition") -> T:
-    """The first truthy answer of `look`. AssertionError, naming `what`, after `timeout` seconds."""
+def wait_until(
+    look: Callable[[], T | None], timeout: float = 10.0, what: str = "condition", *, every: float = 0.02
+) -> T:
+    """The first truthy answer of `look`, asked every so many seconds. AssertionError, naming `what`, after `timeout`
+    seconds."""
     deadline = time.monotonic() + timeout
     while True:
         answer = look()
@@ -19,4 +22,4 @@ def wait_until(look: Callable[[], T | None], timeout: float = 10.0, what: str = 
             return answer
         if time.monotonic() >= deadline:
             raise AssertionError(f"not within {timeout} s: {what}")
-        select.select([], [], [], 0.02)
+        select.select([], [], [], every)

@@ -513,6 +513,12 @@ class FakeForge(ABC):
     def etag(self, body: bytes, call: Call) -> str:
         return 'W/"' + hashlib.sha256(body + call.headers.get("authorization", "").encode()).hexdigest() + '"'
 
+    def forget_label(self, repo: Repo, label: Label) -> None:
+        """The label is deleted: it goes off every issue, and from then on the history names none."""
+        repo.labels.remove(label)
+        for issue in repo.issues.values():
+            issue.labels = [other for other in issue.labels if other is not label]
+
     # What a forge says of itself
 
     @abstractmethod

@@ -68,6 +68,14 @@ class FakeGitea(FakeForge):
         self.touch(issue)
         return Answer.of(201, self.draw_issue(repo, issue))
 
+    @route("DELETE", "/repos/{owner}/{name}/issues/{number}")
+    def delete_issue(self, call: Call, repo: Repo, number: str) -> Answer:
+        self.find(repo, number)
+        if repo.permissions.get(OWN_LOGIN) != "admin":
+            raise Refusal(403, "user should be an owner or a collaborator with admin write of a repository")
+        del repo.issues[int(number)]
+        return Answer(204)
+
     @route("GET", "/repos/{owner}/{name}/issues/{number}/comments")
     def list_comments(self, call: Call, repo: Repo, number: str) -> Answer:
         """Not paged, whatever is asked for."""
@@ -92,6 +100,14 @@ class FakeGitea(FakeForge):
         label.exclusive = bool(call.json.get("exclusive"))
         repo.labels.append(label)
         return Answer.of(201, self.draw_label(repo, label))
+
+    @route("DELETE", "/repos/{owner}/{name}/labels/{identity}")
+    def delete_label(self, call: Call, repo: Repo, identity: str) -> Answer:
+        """Deleted, or unknown: 204 for both."""
+        self.check_writable(repo)
+        for label in [label for label in repo.labels if str(label.id) == identity]:
+            self.forget_label(repo, label)
+        return Answer(204)
 
     @route("GET", "/repos/{owner}/{name}/issues/{number}/labels")
     def list_issue_labels(self, call: Call, repo: Repo, number: str) -> Answer:

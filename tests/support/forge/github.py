@@ -152,6 +152,15 @@ class FakeGitHub(FakeForge):
         repo.labels.append(label)
         return Answer.of(201, self.bodies.label(repo, label))
 
+    @route("DELETE", "/repos/{owner}/{name}/labels/{label}")
+    def delete_label(self, call: Call, repo: Repo, label: str) -> Answer:
+        self.check_writable(repo)
+        found = repo.label(label)
+        if found is None:
+            raise Refusal(404, self.missing_message)
+        self.forget_label(repo, found)
+        return Answer(204)
+
     @route("GET", "/repos/{owner}/{name}/issues/{number}/labels")
     def list_issue_labels(self, call: Call, repo: Repo, number: str) -> Answer:
         return self.page(call, self.find(repo, number).labels, lambda label: self.bodies.label(repo, label))
