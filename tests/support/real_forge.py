@@ -84,7 +84,9 @@ def target(env: Mapping[str, str]) -> Target | None:
     if not kind:
         left = [name for name in (URL, TOKEN, TOKEN_FILE, REPO) if env.get(name)]
         if left:
-            raise Wrong(f"{left[0]} is set and {KIND} is not; set {KIND} to github, gitea or forgejo, or unset both")
+            raise Wrong(
+                f"{left[0]} is set and {KIND} is not; set {KIND} to github, gitea or forgejo, or unset both"
+            )
         return None
     if kind not in set(Forge):
         raise Wrong(f"{KIND} is {kind!r}; set it to github, gitea or forgejo")
@@ -116,7 +118,9 @@ def _token(env: Mapping[str, str]) -> Secret:
             token = Path(file).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as e:
             why = e.strerror if isinstance(e, OSError) else "it is no text"
-            raise Wrong(f"{TOKEN_FILE} is {file!r}, which cannot be read ({why}); name a readable file") from None
+            raise Wrong(
+                f"{TOKEN_FILE} is {file!r}, which cannot be read ({why}); name a readable file"
+            ) from None
     token = token.strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         source = f"{TOKEN_FILE} is {file!r}, whose contents are" if file else f"{TOKEN} is"
@@ -142,7 +146,7 @@ class Scratch:
         self.mark = f"tt{uuid.uuid4().hex[:8]}"
         self._root = root
         self._http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(total=30))
-        self._numbers: set[int] = set()
+        self.numbers: set[int] = set()
 
     # The API, on another way than the client's
 
@@ -158,23 +162,30 @@ class Scratch:
         if answer.status in allow:
             return None
         if not 200 <= answer.status < 300:
-            raise AssertionError(f"{method} {url}: {answer.status} {answer.data[:300].decode(errors='replace')}")
+            raise AssertionError(
+                f"{method} {url}: {answer.status} {answer.data[:300].decode(errors='replace')}"
+            )
         return json.loads(answer.data) if answer.data else None
 
     @property
     def _github(self) -> bool:
         return self.target.kind is Forge.GITHUB
 
-    def settled(self, look: Callable[[], T | None], what: str) -> T:
-        """The first truthy answer of `look`: GitHub's lists come a little after its writes. Asked sparingly, since a
-        real forge counts."""
+    def settled(self, look: Callable[[], T | None], what: str, ready: Callable[[T], object] = bool) -> T:
+        """The first answer of `look` that is `ready`: GitHub's lists come a little after its writes. Asked sparingly,
+        since a real forge counts."""
+
+        def ask() -> tuple[T] | None:
+            found = look()
+            return (found,) if found is not None and ready(found) else None
+
         local = urlsplit(self.target.url).hostname in ("127.0.0.1", "localhost")
-        return wait_until(look, 30, what, every=0.1 if local else 1.0)
+        return wait_until(ask, 30, what, every=0.1 if local else 1.0)[0]
 
     # Issues, comments, labels
 
     def ref(self, number: int) -> IssueRef:
-        self._numbers.add(number)
+        self.numbers.add(number)
         repo = self.repo
         return IssueRef(repo.forge, repo.host, repo.owner, repo.repo, number)
 
@@ -250,7 +261,9 @@ class Scratch:
 
     def default_branch(self) -> str:
         """As git tells it."""
-        [line] = re.findall(r"^ref: refs/heads/(\S+)\s+HEAD$", self.git("ls-remote", "--symref", self._clone_url), re.M)
+        [line] = re.findall(
+            r"^ref: refs/heads/(\S+)\s+HEAD$", self.git("ls-remote", "--symref", self._clone_url), re.M
+        )
         return str(line)
 
     def file(self, branch: str, path: str) -> str:
@@ -291,25 +304,27 @@ class Scratch:
         with contextlib.ExitStack() as stack:  # in the order from the bottom up
             stack.callback(self._http.clear)
             stack.callback(self._remove_labels)
-            stack.callback(self._remove_branches)
+            stack.callback(self.delete_branches)
             stack.callback(self._remove_issues)
 
     def _remove_issues(self) -> None:
         """Those that are known by number and those that the client or a supervisor made, pull requests included."""
         newest = self.api("GET", "issues?state=all&per_page=100&limit=50")
         found = {row["number"] for row in newest if self.mark in row["title"]}
-        for number in sorted(found | self._numbers):
+        for number in sorted(found | self.numbers):
             gone = (404, 410)
             if not self._github:  # GitHub's API deletes none; Gitea's and Forgejo's do for who administers it
                 self.api("DELETE", f"issues/{number}", allow=(403, *gone))
             self.api("PATCH", f"issues/{number}", {"state": "closed"}, allow=gone)
 
-    def _remove_branches(self) -> None:
+    def delete_branches(self) -> None:
         marked = [name for name in self.branches() if self.mark in name]
         if marked:
             with tempfile.TemporaryDirectory(dir=self._root) as place:
                 self.git("init", "-q", place)
-                self.git("-C", place, "push", "-q", self._clone_url, *(f":refs/heads/{name}" for name in marked))
+                self.git(
+                    "-C", place, "push", "-q", self._clone_url, *(f":refs/heads/{name}" for name in marked)
+                )
 
     def _remove_labels(self) -> None:
         for label in list(self._repository_labels()):

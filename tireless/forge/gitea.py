@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from tireless.entities import IssueRef, Labelling, PullRequest, RepoRef
+from tireless.entities import Comment, IssueRef, Labelling, PullRequest, RepoRef
 from tireless.forge import decode
 from tireless.forge.client import DEFAULT_COLOUR, ForgeClient
-from tireless.forge.errors import Broken, Forbidden, NotFound, Refused
+from tireless.forge.errors import Broken, Forbidden, NotFound, Refused, Unreachable
 
 DRAFT_PREFIX = "WIP: "
 
@@ -83,9 +85,29 @@ class GiteaClient(ForgeClient):
     def last_labelling(self, issue: IssueRef, label: str) -> Labelling | None:
         """From the timeline, oldest first. It comes whole if no page is asked for; with pages nothing says which one is
         the last, since rows are left out of them and the total is that of the page."""
-        found = self._all(self._path(issue.repo_ref, "issues", str(issue.number), "timeline"), {})
+        with self._missing_told(issue):
+            found = self._all(self._path(issue.repo_ref, "issues", str(issue.number), "timeline"), {})
         read = self._decode_each(found, decode.gitea_labelling, label)
         return next((event for event in reversed(read) if event is not None), None)
+
+    def list_comments(self, issue: IssueRef) -> list[Comment]:
+        with self._missing_told(issue):
+            return super().list_comments(issue)
+
+    def create_comment(self, issue: IssueRef, body: str) -> Comment:
+        with self._missing_told(issue):
+            return super().create_comment(issue, body)
+
+    @contextlib.contextmanager
+    def _missing_told(self, issue: IssueRef) -> Iterator[None]:
+        """Gitea answers 500 where comments or history are asked for of an issue that was deleted (seen in 1.26.0). The
+        issue's own place says 404, and so nobody asks for ever."""
+        try:
+            yield
+        except Unreachable as unreachable:
+            if unreachable.status == 500:
+                self._ask("GET", self._path(issue.repo_ref, "issues", str(issue.number)))
+            raise
 
     def _looks_empty(self, repo: RepoRef, facts: decode.RepositoryFacts) -> bool:
         return False  # it always says so itself; an answer without `empty` is an older one's
@@ -112,8 +134,17 @@ class GiteaClient(ForgeClient):
             return self._label_ids[key]
 
     def _repository_labels(self, repo: RepoRef) -> list[decode.Label]:
-        found = self._all(self._path(repo, "labels"), self.page_size)
-        return sorted(self._decode(found.request, decode.labels, found.rows), key=lambda label: label.id)
+        """Page by page until one has nothing new: this list comes in pages and without a link to the next (seen in
+        1.26.0). A label that was missed would be made a second time, and then the forge's filter, which wants all
+        labels of a name on an issue, finds none."""
+        found: dict[int, decode.Label] = {}
+        for number in itertools.count(1):
+            page = self._all(self._path(repo, "labels"), {**self.page_size, "page": str(number)})
+            new = {label.id: label for label in self._decode(page.request, decode.labels, page.rows)}
+            if new.keys() <= found.keys():
+                break
+            found |= new
+        return sorted(found.values(), key=lambda label: label.id)
 
     def _forget_labels(self, repo: RepoRef) -> None:
         with self._lock:

@@ -306,7 +306,7 @@ class FakeForge(ABC):
         issue.updated_at = max(now(), issue.updated_at + timedelta(milliseconds=1))
 
     def put_label(self, issue: Issue, label: Label, by: str = OWN_LOGIN) -> None:
-        if not issue.has(label.name):
+        if label not in issue.labels:  # there may be another of the same name
             issue.labels.append(label)
             issue.events.append(LabelEvent(self.next_id(), by, label.name, True))
         self.touch(issue)
@@ -501,10 +501,10 @@ class FakeForge(ABC):
         return issue
 
     def text(self, call: Call, key: str) -> str:
-        """A required text of the body."""
+        """A required text of the body: one that is empty is none."""
         value = call.json.get(key) if isinstance(call.json, dict) else None
-        if not isinstance(value, str):
-            raise Refusal(422, f"[{key}]: Required")
+        if not isinstance(value, str) or not value:
+            raise Refusal(422, f"[{key.title()}]: Required")
         return value
 
     def stamp(self, moment: datetime) -> str:
@@ -514,7 +514,7 @@ class FakeForge(ABC):
         return 'W/"' + hashlib.sha256(body + call.headers.get("authorization", "").encode()).hexdigest() + '"'
 
     def forget_label(self, repo: Repo, label: Label) -> None:
-        """The label is deleted: it goes off every issue, and from then on the history names none."""
+        """The label is deleted, and so is off every issue."""
         repo.labels.remove(label)
         for issue in repo.issues.values():
             issue.labels = [other for other in issue.labels if other is not label]

@@ -15,8 +15,10 @@ LONGEST_BODY = 1024 * 1024
 class FakeForgejo(FakeGitea):
     kind = Forge.FORGEJO
 
-    def filter_knows(self, repo: Repo, name: str) -> bool:
-        return any(label.name.casefold() == name.casefold() for label in (*repo.labels, *repo.org_labels))
+    renamed_status = 307
+
+    def filter_labels(self, repo: Repo) -> list[Label]:
+        return [*repo.labels, *repo.org_labels]
 
     def sorted(self, call: Call, issues: list[Issue]) -> list[Issue]:
         if call.query.get("sort") == "recentupdate":

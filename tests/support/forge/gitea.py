@@ -1,4 +1,7 @@
-"""A fake Gitea: /api/v1, `Authorization: token T`, no ETag, labels by id, unknown labels dropped without a word."""
+"""A fake Gitea: /api/v1, `Authorization: token T`, no ETag, labels by id, unknown labels dropped without a word.
+
+Compared call by call with a Gitea 1.26.0; tests/real_forge/test_facts.py has what matters of that.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,14 @@ class FakeGitea(FakeForge):
         found = self.matching(call, repo)
         if call.query.get("type") == "issues":
             found = [issue for issue in found if issue.pull is None]
-        for name in filter(None, call.query.get("labels", "").split(",")):
-            if self.filter_knows(repo, name):
-                found = [issue for issue in found if issue.has(name)]
+        names = call.query.get("labels", "").split(",")
+        for wanted in [label for label in self.filter_labels(repo) if label.name in names]:
+            found = [issue for issue in found if wanted in issue.labels]
         return self.page(call, self.sorted(call, found), lambda issue: self.draw_issue(repo, issue))
 
-    def filter_knows(self, repo: Repo, name: str) -> bool:
-        return repo.label(name) is not None
+    def filter_labels(self, repo: Repo) -> list[Label]:
+        """Those that its filter knows, by their exact name. Of two with the same name an issue must have both."""
+        return repo.labels
 
     def sorted(self, call: Call, issues: list[Issue]) -> list[Issue]:
         return issues  # Gitea's API knows no sort
@@ -69,7 +73,7 @@ class FakeGitea(FakeForge):
         return Answer.of(201, self.draw_issue(repo, issue))
 
     @route("DELETE", "/repos/{owner}/{name}/issues/{number}")
-    def delete_issue(self, call: Call, repo: Repo, number: str) -> Answer:
+    def delete_issue_for_good(self, call: Call, repo: Repo, number: str) -> Answer:
         self.find(repo, number)
         if repo.permissions.get(OWN_LOGIN) != "admin":
             raise Refusal(403, "user should be an owner or a collaborator with admin write of a repository")
@@ -79,15 +83,31 @@ class FakeGitea(FakeForge):
     @route("GET", "/repos/{owner}/{name}/issues/{number}/comments")
     def list_comments(self, call: Call, repo: Repo, number: str) -> Answer:
         """Not paged, whatever is asked for."""
-        issue = self.find(repo, number)
+        issue = self.find_or_fail(repo, number)
         rows = [self.draw_comment(repo, issue, comment) for comment in issue.comments]
         return Answer.of(200, rows, self.list_headers(len(rows)))
+
+    @route("POST", "/repos/{owner}/{name}/issues/{number}/comments")
+    def post_comment(self, call: Call, repo: Repo, number: str) -> Answer:
+        self.find_or_fail(repo, number)
+        return super().post_comment(call, repo, number)
+
+    def find_or_fail(self, repo: Repo, number: str) -> Issue:
+        """What has to do with comments does not expect that an issue is missing."""
+        if number.isdecimal() and int(number) not in repo.issues:
+            raise Refusal(500, "")
+        return self.find(repo, number)
 
     # Labels
 
     @route("GET", "/repos/{owner}/{name}/labels")
     def list_labels(self, call: Call, repo: Repo) -> Answer:
-        return self.page(call, repo.labels, lambda label: self.draw_label(repo, label))
+        """In pages, by name, with the total and without a link to the next."""
+        answer = self.page(
+            call, sorted(repo.labels, key=lambda label: label.name), lambda label: self.draw_label(repo, label)
+        )
+        answer.headers.pop("Link", None)
+        return answer
 
     @route("POST", "/repos/{owner}/{name}/labels")
     def post_label(self, call: Call, repo: Repo) -> Answer:
@@ -103,10 +123,12 @@ class FakeGitea(FakeForge):
 
     @route("DELETE", "/repos/{owner}/{name}/labels/{identity}")
     def delete_label(self, call: Call, repo: Repo, identity: str) -> Answer:
-        """Deleted, or unknown: 204 for both."""
+        """Deleted, or unknown: 204 for both. What the history tells of the label goes with it."""
         self.check_writable(repo)
         for label in [label for label in repo.labels if str(label.id) == identity]:
             self.forget_label(repo, label)
+            for issue in repo.issues.values():
+                issue.events = [event for event in issue.events if event.label != label.name]
         return Answer(204)
 
     @route("GET", "/repos/{owner}/{name}/issues/{number}/labels")
@@ -212,7 +234,7 @@ class FakeGitea(FakeForge):
     @route("GET", "/repos/{owner}/{name}/issues/{number}/timeline")
     def list_timeline(self, call: Call, repo: Repo, number: str) -> Answer:
         """Comments and events by time; without a page, all of them. The total that it tells is the page's."""
-        issue = self.find(repo, number)
+        issue = self.find_or_fail(repo, number)
         rows = [self.draw_timeline_comment(repo, issue, comment) for comment in issue.comments]
         rows += [self.draw_label_event(repo, issue, event) for event in issue.events]
         rows.sort(key=lambda row: row["id"])
@@ -254,10 +276,12 @@ class FakeGitea(FakeForge):
         return {"message": refusal.message, "url": f"{self.url}/api/swagger"}
 
     def renamed(self, call: Call, repo: Repo) -> Answer:
-        """307 for every method, with the new name put into the same path."""
+        """The same status for every method, with the new name put into the same path."""
         path = "/".join(["", "repos", repo.owner, repo.name, *call.path.removeprefix(self.api).split("/")[4:]])
         query = f"?{call.raw_query}" if call.raw_query else ""
-        return Answer(307, b"", {"Location": f"{self.api}{path}{query}"})
+        return Answer(self.renamed_status, b"", {"Location": f"{self.api}{path}{query}"})
+
+    renamed_status = 301
 
     # Bodies
 
