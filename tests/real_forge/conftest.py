@@ -18,13 +18,14 @@ from tireless.entities import RepoRef
 from tireless.forge import ForgeClient, MemoryGate, client_for
 
 
-@pytest.fixture(params=["real", "fake-github", "fake-gitea", "fake-forgejo"])
-def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
+@pytest.fixture(scope="module", params=["real", "fake-github", "fake-gitea", "fake-forgejo"])
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """One for many tests, since a real one is that too: each leaves alone what is not its own."""
     if request.param == "real":
         yield named_target()
         return
     kind = request.param.removeprefix("fake-")
-    with start(kind, tmp_path / "forge") as forge:
+    with start(kind, tmp_path_factory.mktemp("forge") / kind) as forge:
         forge.add_repo("acme/scratch", {"README.md": "hello\n"}, labels=["bug"])
         found = real_forge.target(
             {

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.support.real_forge import Scratch, Target
 from tests.support.rig import QUICK, WORK, Installation
 from tireless.entities import JobState, Outcome
@@ -18,9 +20,12 @@ def settings(scratch: Scratch) -> str:
         "agent_claude_code": "agent:cc", "agent_opencode": "agent:oc", "state_prefix": "state/",
     }  # fmt: skip
     labels = "\n".join(f'{key} = "{scratch.label_name(name)}"' for key, name in names.items())
-    return f'{QUICK}\n[labels]\n{labels}\n[git]\nbranch_prefix = "{scratch.mark}/issue-"\n'
+    return f'{QUICK}\n[labels]\n{labels}\n[git]\nbranch_prefix = "{scratch.branch_name("issue-")}"\n'
 
 
+@pytest.mark.parametrize(
+    "target", ["real", "fake-gitea"], indirect=True
+)  # the fakes have theirs in tests/lifecycle
 def test_a_labelled_issue_becomes_a_pull_request(target: Target, scratch: Scratch, database_url: str) -> None:
     with Installation(target.config, target.repo, url=database_url, settings=settings(scratch)) as tireless:
         tireless.start()
@@ -35,7 +40,11 @@ def test_a_labelled_issue_becomes_a_pull_request(target: Target, scratch: Scratc
 
     assert number is not None
     scratch.ref(number)
-    pull, branch, base = scratch.pull(number), f"{scratch.mark}/issue-{issue.number}", scratch.default_branch()
+    pull, branch, base = (
+        scratch.pull(number),
+        scratch.branch_name(f"issue-{issue.number}"),
+        scratch.default_branch(),
+    )
     assert (pull["head"]["ref"], pull["base"]["ref"], pull["state"]) == (branch, base, "open")
     assert f"Closes #{issue.number}" in pull["body"]
     assert scratch.title("Add app.txt") in pull["title"]

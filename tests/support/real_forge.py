@@ -147,6 +147,8 @@ class Scratch:
         self._root = root
         self._http = urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(total=30))
         self.numbers: set[int] = set()
+        self._labels: set[str] = set()
+        self._has_branches = False
 
     # The API, on another way than the client's
 
@@ -225,8 +227,9 @@ class Scratch:
                 return
 
     def label(self, ref: IssueRef, name: str) -> None:
-        if self.repository_label(name) is None:
+        if name not in self._labels and self.repository_label(name) is None:
             self.api("POST", "labels", {"name": name, "color": "ededed" if self._github else "#ededed"})
+        self._labels.add(name)
         self.api("POST", f"issues/{ref.number}/labels", {"labels": [name]})
 
     def unlabel(self, ref: IssueRef, name: str) -> None:
@@ -234,6 +237,7 @@ class Scratch:
         self.api("DELETE", f"issues/{ref.number}/labels/{self._label_key(label)}")
 
     def delete_label(self, name: str) -> None:
+        self._labels.discard(name)
         label = self.repository_label(name)
         if label is not None:
             self.api("DELETE", f"labels/{self._label_key(label)}", allow=(404,))
@@ -243,9 +247,14 @@ class Scratch:
 
     # Branches and pull requests
 
+    def branch_name(self, text: str) -> str:
+        """For a branch that somebody is going to make."""
+        self._has_branches = True
+        return f"{self.mark}/{text}"
+
     def branch(self, text: str) -> str:
         """A new branch, one commit ahead of the default branch, pushed by git."""
-        name = f"{self.mark}/{text}"
+        name = self.branch_name(text)
         with tempfile.TemporaryDirectory(dir=self._root) as place:
             self.git("clone", "-q", "--depth=1", self._clone_url, place)
             Path(place, f"{self.mark}.txt").write_text(f"{name}\n")
@@ -318,7 +327,7 @@ class Scratch:
             self.api("PATCH", f"issues/{number}", {"state": "closed"}, allow=gone)
 
     def delete_branches(self) -> None:
-        marked = [name for name in self.branches() if self.mark in name]
+        marked = [name for name in self.branches() if self.mark in name] if self._has_branches else []
         if marked:
             with tempfile.TemporaryDirectory(dir=self._root) as place:
                 self.git("init", "-q", place)
