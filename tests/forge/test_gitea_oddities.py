@@ -30,6 +30,17 @@ def test_a_label_beyond_the_first_page_is_not_made_again(
     assert len(client.list_opted_in_issues(repo, "tireless").issues) == 2
 
 
+def test_labels_of_one_name_are_told_of(
+    gitea_like: FakeForge, gitea_like_client: ForgeClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    forge, client = gitea_like, gitea_like_client
+    forge.add_repo("acme/twins", labels=["bug", "tireless", "tireless", "Bug"])
+    client.ensure_label(forge.ref("acme/twins"), "tireless", "ededed", "")
+    [record] = caplog.records
+    assert "delete all but one" in record.getMessage()
+    assert "acme/twins label='tireless' labels=2" in record.getMessage()
+
+
 def test_comments_and_history_of_a_deleted_issue_are_not_found(
     gitea_like: FakeForge, gitea_like_client: ForgeClient
 ) -> None:

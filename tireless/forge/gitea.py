@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -13,6 +15,8 @@ from tireless.entities import Comment, IssueRef, Labelling, PullRequest, RepoRef
 from tireless.forge import decode
 from tireless.forge.client import DEFAULT_COLOUR, ForgeClient
 from tireless.forge.errors import Broken, Forbidden, NotFound, Refused, Unreachable
+
+log = logging.getLogger(__name__)
 
 DRAFT_PREFIX = "WIP: "
 
@@ -123,8 +127,10 @@ class GiteaClient(ForgeClient):
         with self._lock:
             if key in self._label_ids:
                 return self._label_ids[key]
-            for label in self._repository_labels(repo):
+            labels = self._repository_labels(repo)
+            for label in labels:
                 self._label_ids.setdefault((repo, label.name.casefold()), label.id)
+            _warn_of_twins(repo, labels)
             if key not in self._label_ids:
                 wanted = {
                     "name": name, "color": f"#{colour}", "description": description, "exclusive": exclusive
@@ -177,3 +183,14 @@ class GiteaClient(ForgeClient):
 
     def _issue_labels(self, repo: RepoRef, names: Sequence[str]) -> list[Any]:
         return [self._label_id(repo, name, DEFAULT_COLOUR) for name in names]
+
+
+def _warn_of_twins(repo: RepoRef, labels: Sequence[decode.Label]) -> None:
+    """The forge lets two labels have one name, and then finds no issue by it that has only one of them."""
+    for name, count in Counter(label.name for label in labels).items():
+        if count > 1:
+            log.warning(
+                "several labels have one name, and issues are not found by it; delete all but one "
+                "repo=%s label=%r labels=%d",
+                repo, name, count,
+            )  # fmt: skip
