@@ -20,6 +20,7 @@ import http.client
 import io
 import json
 import logging
+import os
 import random
 import re
 import socket
@@ -48,6 +49,7 @@ from tireless.config import Secret
 from tireless.forge.answer import Asked, Redirect, Reply, Unchanged, read_answer
 from tireless.forge.errors import Broken, CutOff, ForgeError, Limited, LimitScope, Request, Unreachable
 from tireless.forge.gate import Gate
+from tireless.proxies import proxy_for
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +107,9 @@ class Http:
         self._gate, self._stop, self._pace = gate, stop, pace
         self._limits_in_a_row = 0
         self._pool = _pool(base_url, ca_file)
+        # A proxy is told the whole URL, unless it only tunnels.
+        tunnels = self._pool.proxy is None or self._base.scheme == "https"
+        self._through_proxy = "" if tunnels else f"{self._base.scheme}://{self.host}"
 
     def ask(
         self,
@@ -237,11 +242,12 @@ class Http:
         try:
             response = self._pool.urlopen(
                 call.request.method,
-                call.target,
+                self._through_proxy + call.target,
                 body=call.payload,
                 headers=headers,
                 retries=False,
                 redirect=False,
+                assert_same_host=False,  # of a proxy's pool, whose host is the proxy; a target is only a path here
                 timeout=timeout,
                 preload_content=False,
                 decode_content=False,
@@ -370,6 +376,17 @@ class _TimedHTTPSPool(urllib3.HTTPSConnectionPool):
 
 def _pool(base_url: str, ca_file: str | None) -> urllib3.HTTPConnectionPool:
     scheme, host, port = _origin(base_url)
+    proxy = proxy_for(os.environ, scheme, host, port)
+    if proxy is not None:
+        manager = urllib3.ProxyManager(
+            proxy.url,
+            proxy_headers=urllib3.make_headers(proxy_basic_auth=proxy.login) if proxy.login else None,
+            maxsize=8,
+            cert_reqs="CERT_REQUIRED",
+            ca_certs=ca_file,
+        )
+        manager.pool_classes_by_scheme = {"http": _TimedHTTPPool, "https": _TimedHTTPSPool}
+        return manager.connection_from_host(host, port, scheme)
     if scheme == "https":
         return _TimedHTTPSPool(host, port, maxsize=8, cert_reqs="CERT_REQUIRED", ca_certs=ca_file)
     return _TimedHTTPPool(host, port, maxsize=8)

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tireless import proxies
 from tireless.config import Secret
 from tireless.workspace.command import Access
 from tireless.workspace.errors import BadRemote, DiskFull, GitError, GitFailed, RemoteRefused, RemoteUnreachable
 
 # A machine behind a proxy or with its own authorities says so by these; they hold for http commands only.
-_NETWORK_ENV = (
-    "http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY",
-    "SSL_CERT_FILE", "SSL_CERT_DIR",
-)  # fmt: skip
+_NETWORK_ENV = (*proxies.VARIABLES, "SSL_CERT_FILE", "SSL_CERT_DIR")
 
 # A server that counts objects keeps the line alive with a few bytes every 5 s; less than 1 byte a second for
 # this long is a dead line, also for a git whose runner is gone.
@@ -67,7 +65,9 @@ class Remote:
             secrets = (basic, token)
         if self.ca_file is not None:
             config.append(("http.sslCAInfo", str(self.ca_file)))
-        network = {name: os.environ[name] for name in _NETWORK_ENV if name in os.environ}
+        direct = proxies.VARIABLES if proxies.is_loopback(urlsplit(self.url).hostname or "") else ()
+        network = {name: os.environ[name] for name in _NETWORK_ENV if name in os.environ and name not in direct}
+        secrets += proxies.secrets(os.environ)
         return Access("http:https", tuple(config), network, secrets)
 
 

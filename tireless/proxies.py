@@ -1,0 +1,78 @@
+"""Which proxy stands between this machine and a forge: by the variables that git reads too, so that both go one way.
+
+    https_proxy, HTTPS_PROXY, http_proxy    for that kind of URL (not HTTP_PROXY, which a CGI's client can set)
+    all_proxy, ALL_PROXY                    for both
+    no_proxy, NO_PROXY                      hosts, with or without a port, domains, or * for all: no proxy
+
+What is on this machine is never asked through a proxy, which would look for it on its own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+
+from tireless.config import ConfigError
+
+VARIABLES = (
+    "http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """An http or https proxy; `login` is user:password, if it wants one."""
+
+    url: str
+    login: str | None = field(default=None, repr=False)
+
+
+def proxy_for(environment: Mapping[str, str], scheme: str, host: str, port: int) -> Proxy | None:
+    """The proxy for an origin; None if it is to be reached directly. ConfigError if it is none that can be used."""
+    named = {"https": ("https_proxy", "HTTPS_PROXY"), "http": ("http_proxy",)}[scheme]
+    variable = _first(environment, (*named, "all_proxy", "ALL_PROXY"))
+    exempt = environment.get(_first(environment, ("no_proxy", "NO_PROXY")) or "", "")
+    if variable is None or is_loopback(host) or _is_exempt(exempt, host, port):
+        return None
+    value = environment[variable].strip()
+    parts = urlsplit(value if "://" in value else f"http://{value}")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        # Without the value, which may hold a password.
+        raise ConfigError(
+            f"{variable} names a proxy of the kind {parts.scheme or '?'}://; "
+            f"give http://host:port or https://host:port, or put {host} into no_proxy"
+        )
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
+    where = parts.netloc.rpartition("@")[2]
+    return Proxy(f"{parts.scheme}://{where}", login)
+
+
+def secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The passwords of proxies, as they are written and as they are meant: to be masked wherever git speaks."""
+    written = [
+        urlsplit(environment.get(name, "")).password for name in VARIABLES if "://" in environment.get(name, "")
+    ]
+    return tuple(form for word in written if word for form in dict.fromkeys((word, unquote(word))))
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.casefold() == "localhost"
+
+
+def _is_exempt(exempt: str, host: str, port: int) -> bool:
+    for entry in exempt.casefold().split(","):
+        name, _, only_port = entry.strip().removeprefix("*").removeprefix(".").partition(":")
+        if entry.strip() == "*":
+            return True
+        if name and only_port in ("", str(port)) and f".{host.casefold()}".endswith(f".{name}"):
+            return True
+    return False
+
+
+def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    return next((name for name in names if environment.get(name)), None)
