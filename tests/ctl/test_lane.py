@@ -93,10 +93,24 @@ def test_a_budget_is_set_shown_and_taken_away(ctl: Ctl, conn: Connection) -> Non
     assert answer == "claude_code: 1.25 USD, 1 job today, without a limit\n"
 
 
-def test_a_raised_budget_says_what_still_holds_the_lane(ctl: Ctl, conn: Connection) -> None:
-    lanes.hold(conn, CC, "the lane's budget of 1 jobs a day is used up", seconds=3600)
-    answer = ctl("lane", "budget", "cc", "--jobs", "9").ok().out
+def test_a_changed_budget_holds_the_lane_and_lets_it_go(ctl: Ctl, conn: Connection) -> None:
+    queued(conn, 1, 2)
+    spend(conn, running(conn), 1.25)
+    answer = ctl("lane", "budget", "cc", "--jobs", "1").ok().out
     assert "held: the lane's budget of 1 jobs a day is used up (until" in answer
+    assert "tireless-ctl lane resume claude_code ends that" in answer
+    assert claim(conn) is None
+    assert ctl("lane", "budget", "cc", "--jobs", "9").ok().out.endswith("1/9 jobs today; no longer held\n")
+    assert claim(conn) is not None
+
+
+def test_a_raised_budget_says_what_still_holds_the_lane(ctl: Ctl, conn: Connection) -> None:
+    queued(conn, 1)
+    spend(conn, running(conn), 1.25)
+    ctl("lane", "budget", "cc", "--jobs", "1").ok()
+    lanes.hold(conn, CC, "usage limit", seconds=60)
+    answer = ctl("lane", "budget", "cc", "--jobs", "9").ok().out
+    assert "held: usage limit (until" in answer
     assert "tireless-ctl lane resume claude_code ends that" in answer
 
 

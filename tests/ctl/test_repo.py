@@ -258,6 +258,18 @@ def test_a_budget_and_its_hold(ctl: Ctl, conn: Connection) -> None:
     assert (document["daily_usd"], document["daily_jobs"]) == (None, 5)
 
 
+def test_a_changed_budget_holds_the_repository_and_lets_it_go(ctl: Ctl, conn: Connection) -> None:
+    repo = track(conn)
+    queued(conn, 1, 2, repo=repo)
+    spend(conn, running(conn), 2.5)
+    ctl("repo", "set", "acme/site", "--daily-usd", "2").ok()
+    assert claim(conn) is None
+    ctl("repo", "set", "acme/site", "--interval", "600").ok()
+    assert claim(conn) is None
+    ctl("repo", "set", "acme/site", "--daily-usd", "3").ok()
+    assert claim(conn) is not None
+
+
 def test_resume_wakes_the_runners(ctl: Ctl, conn: Connection) -> None:
     repo = track(conn)
     queued(conn, 1, repo=repo)

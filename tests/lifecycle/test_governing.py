@@ -51,8 +51,7 @@ def test_a_lanes_daily_budget_holds_it_until_the_day_ends(new_rig: NewRig, what:
     assert "the lane's budget of" in why["text"]
     assert "a day is used up" in rig.ctl("lane", "list").stdout
 
-    rig.ctl("lane", "budget", "cc", what[0], "none")
-    rig.ctl("lane", "resume", "cc")
+    rig.ctl("lane", "budget", "cc", what[0], "9")
     assert rig.wait_job(second).state is JobState.DELIVERED
 
 
@@ -82,7 +81,6 @@ def test_a_repositorys_budget_holds_no_other(new_rig: NewRig) -> None:
     assert rig.runs(waiting) == []
     assert explained(rig, waiting)["reason"] == "repo_budget"
     rig.ctl("repo", "set", rig.repo_name(), "--daily-usd", "none")
-    rig.ctl("repo", "resume", rig.repo_name())
     assert rig.wait_job(second).state is JobState.DELIVERED
 
 

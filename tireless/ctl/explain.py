@@ -169,9 +169,7 @@ def _held_lane(facts: Facts, lane: Lane, until: datetime) -> Reason:
     text = f"lane {lane.lane} is held until {when(until)} ({lane.hold_reason})"
     used_up = facts.used_up(of_lane=True)
     if used_up is not None and used_up.until == until:
-        more = (
-            f"; tireless-ctl lane budget {lane.lane} changes the budget, lane resume {lane.lane} ends the hold"
-        )
+        more = f"; tireless-ctl lane budget {lane.lane} raises it, lane resume {lane.lane} ends the hold alone"
         return Reason("lane_budget", text + more)
     return Reason("lane_held", f"{text}; it lifts by itself")
 

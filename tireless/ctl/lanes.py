@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from tireless.budgeting import follow_budget
 from tireless.ctl import documents, lookup
 from tireless.ctl.commands import Group
 from tireless.ctl.output import Cell, clean, plural, when
@@ -41,8 +42,8 @@ examples
   tireless-ctl lane hold oc --until 2026-05-01T06:00+02:00
 """
 BUDGET_MORE = """\
-What its runs may cost in a UTC day, over all hosts. What is reached holds the lane until that day ends; what
-runs then goes on. Only what is given is changed; without an option it tells what is set and spent.
+What its runs may cost in a UTC day, over all hosts. What is reached holds the lane until that day ends or the budget
+is raised; what runs then goes on. Only what is given is changed; without an option it tells what is set and spent.
 
 examples
   tireless-ctl lane budget cc --usd 25 --jobs 40
@@ -214,15 +215,20 @@ def run_budget(session: Session) -> int:
         lane = _get(conn, args.lane)
         usd = lane.daily_usd if args.usd is None else args.usd or None
         jobs = lane.daily_jobs if args.jobs is None else args.jobs or None
+        before = lane
         if (usd, jobs) != (lane.daily_usd, lane.daily_jobs):
-            lanes.set_budget(conn, lane.lane, usd, jobs)
+            with conn.transaction():
+                lanes.set_budget(conn, lane.lane, usd, jobs)
+                follow_budget(conn, lane.lane)
         lane = _get(conn, args.lane)
         spent = budgets.spent_by_lane(conn)
         there = runners(session.living(conn))
     text = f"{lane.lane}: {today(spent.get(lane.lane), usd, jobs)} today"
     if usd is None and jobs is None:
         text += ", without a limit"
-    if lane.held:  # an earlier budget's hold, perhaps: it is not ended behind an operator's back
+    if before.held and not lane.held:
+        text += "; no longer held"
+    if lane.held:
         text += f"; held: {_why(lane)}; tireless-ctl lane resume {lane.lane} ends that"
     session.out.give(shown([lane], spent, there)[0], text)
     return Exit.OK

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
+from tireless.budgeting import follow_budget
 from tireless.config import ConfigError
 from tireless.ctl import documents, lookup
 from tireless.ctl.commands import Group
@@ -45,8 +46,8 @@ examples
   tireless-ctl repo set acme/site --daily-usd 5 --daily-jobs 10
 """
 RESUME_MORE = """\
-A repository is held when its budget of the day is used up, until that day ends (UTC). A budget that is still used
-up holds it again after the next run; repo set --daily-usd raises it.
+A repository is held when its budget of the day is used up, until that day ends (UTC) or repo set --daily-usd or
+--daily-jobs raises the budget. One that is still used up holds it again after the next run.
 """
 REMOVE_MORE = """\
 Its finished jobs stay as history. With jobs that wait or run it is refused, unless --cancel ends them.
@@ -311,9 +312,17 @@ def run_set(session: Session) -> int:
         settings = _changed(before, session.args)
         if settings == before:
             raise Usage("nothing to change; give --interval, --quiet, --verify … (see --help)")
-        changed = _with_zone(session.args.zone, lambda: repos.update(conn, repo.id, settings))
+        changed = _with_zone(session.args.zone, lambda: _update(conn, repo.id, before, settings))
         _wake(conn, repo)
     return _told(session, changed, repo, "changed")
+
+
+def _update(conn: Connection, repo_id: int, before: RepoSettings, settings: RepoSettings) -> TrackedRepo | None:
+    with conn.transaction():
+        changed = repos.update(conn, repo_id, settings)
+        if (settings.daily_usd, settings.daily_jobs) != (before.daily_usd, before.daily_jobs):
+            follow_budget(conn, repo_id=repo_id)
+    return changed
 
 
 def run_resume(session: Session) -> int:

@@ -36,8 +36,8 @@ class Spending:
     repo: Budget | None
 
 
-def spent_today(conn: Connection, lane: AgentKind, repo_id: int | None) -> Spending | None:
-    """None where neither has a limit."""
+def spent_today(conn: Connection, lane: AgentKind | None, repo_id: int | None) -> Spending | None:
+    """Of the two that are asked for; None where neither has a limit."""
     r = row(conn, "spent_today", {"lane": lane, "repo_id": repo_id})
     if r is None:
         return None

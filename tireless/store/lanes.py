@@ -67,19 +67,33 @@ def hold(
     until: datetime | None = None,
     seconds: float | None = None,
     probe: bool = False,
+    budget: bool = False,
 ) -> datetime | None:
     """Start nothing in the lane until `until` (UTC), or for `seconds`, or, with neither, until an operator resumes
-    it. Of two holds the longer one counts. Returns the end in force."""
+    it. Of two holds the longer one counts; beneath that of a `budget`, which may be lifted, the other is kept. Returns
+    the end in force."""
     found = _found(
         row(
             conn,
             "hold_lane",
-            {"lane": lane, "reason": reason, "until": until, "seconds": seconds, "probe": probe},
+            {
+                "lane": lane,
+                "reason": reason,
+                "until": until,
+                "seconds": seconds,
+                "probe": probe,
+                "budget": budget,
+            },
         ),
         lane,
     )
     end: datetime | None = found["held_until"]
     return end
+
+
+def lift_budget_hold(conn: Connection, lane: AgentKind) -> None:
+    """The budget allows more. What else holds the lane stays."""
+    rows(conn, "lift_budget_hold", {"lane": lane})
 
 
 def lift_ended_holds(conn: Connection) -> list[AgentKind]:

@@ -67,7 +67,8 @@ def remove(conn: Connection, repo_id: int) -> bool:
 
 
 def hold(conn: Connection, repo_id: int, reason: str, until: datetime) -> None:
-    """Start nothing of the repository until `until` (UTC). A longer hold stands."""
+    """Start nothing of the repository until `until` (UTC), since its budget is used up: no other reason holds one. A
+    longer hold stands."""
     run(conn, "hold_repo", {"id": repo_id, "reason": reason, "until": until})
 
 

@@ -23,11 +23,12 @@ from tireless.agents.process import AgentProcess, end_job
 from tireless.agents.sandbox import Sandbox
 from tireless.agents.shell import Shell, shell_command
 from tireless.agents.transcript import seal_transcript
+from tireless.budgeting import hold_used_up
 from tireless.delivery import Ending
 from tireless.entities import AgentRun, Issue, Job, JobState, Outcome, Phase, Usage
 from tireless.governor import Next
 from tireless.redact import Redactor
-from tireless.store import budgets, jobs, lanes, repos, runs
+from tireless.store import jobs, lanes, runs
 from tireless.store.queries import Connection
 from tireless.work import verdict
 from tireless.work.holding import Holding
@@ -194,7 +195,9 @@ class Attempt:
                 session_id=task.session_id,
                 resumed=task.resume,
             )
-            self._hold_by_budget(conn)  # a day's last job is counted when it begins
+            hold_used_up(
+                conn, self._lane, self._holding.job.repo_id
+            )  # a day's last job is counted when it begins
         return run
 
     def _prompt(self, issue: Issue, checkout: Checkout, *, resumed: bool) -> str:
@@ -279,7 +282,7 @@ class Attempt:
                     lanes.hold(conn, self._lane, decision.why, until=decision.hold_until, probe=probe)
                 elif conclusion.outcome in governor.PROVEN:
                     lanes.end_probe(conn, self._lane)
-                self._hold_by_budget(conn)
+                hold_used_up(conn, self._lane, job.repo_id)
                 if ending is not None:
                     return jobs.advance(conn, self._holding.claim, Phase.VERIFY, result=ending.to_json())
                 return jobs.transition(
@@ -317,15 +320,6 @@ class Attempt:
         else:
             return None
         return dataclasses.replace(ending, cost_usd=self._cost_with(run, conclusion)).masked(self._redactor)
-
-    def _hold_by_budget(self, conn: Connection) -> None:
-        repo_id = self._holding.job.repo_id
-        spending = budgets.spent_today(conn, self._lane, repo_id)
-        for hold in governor.budget_holds(spending) if spending is not None else ():
-            if hold.of_lane:
-                lanes.hold(conn, self._lane, hold.why, until=hold.until)
-            elif repo_id is not None:
-                repos.hold(conn, repo_id, hold.why, hold.until)
 
     def _cost_with(self, run: AgentRun, conclusion: Conclusion) -> float | None:
         earlier = [r.usage.cost_usd for r in self._runs() if r.id != run.id]

@@ -16,7 +16,7 @@ select day.began + interval '1 day' as ends_at,
        (select coalesce(sum(cost_usd), 0) from run where repo_id = t.id) as repo_usd_spent,
        (select count(distinct job_id) from run where repo_id = t.id) as repo_jobs_spent
   from day
-  join lane l on l.lane = %(lane)s
+  left join lane l on l.lane = %(lane)s
   left join tracked_repo t on t.id = %(repo_id)s
  where l.daily_usd is not null or l.daily_jobs is not null
     or t.daily_usd is not null or t.daily_jobs is not null
