@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.agent.real_jobs import NewRig, real_rigs
 from tests.support.agent.runs import Job
 
 
@@ -14,3 +15,9 @@ def job(tmp_path: Path) -> Iterator[Job]:
     job = Job(tmp_path)
     yield job
     job.clean()
+
+
+@pytest.fixture
+def new_rig(database_url: str) -> Iterator[NewRig]:
+    with real_rigs(database_url) as make:
+        yield make
