@@ -56,8 +56,26 @@ class Trick:
     springs: str | None = None
 
 
+@pytest.fixture(scope="module")
+def other_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with the secret in it."""
+    made = tmp_path_factory.mktemp("other")
+    (made / "secret").write_text(SECRET)
+    script = f"""
+        git init -q --bare --template= other.git
+        export GIT_DIR=other.git
+        blob=$(git hash-object -w secret)
+        tree=$(printf '100644 blob %s\\tsecret\\n' $blob | git mktree)
+        git update-ref refs/heads/main $(git commit-tree -m {SECRET} $tree)
+        git repack -adq
+    """
+    who = {f"GIT_{role}_{key}": "a" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
+    subprocess.run(["bash", "-ec", script], cwd=made, check=True, env={**os.environ, **who}, timeout=30)
+    return made / "other.git"
+
+
 @pytest.fixture
-def trap(tmp_path: Path) -> Trap:
+def trap(tmp_path: Path, other_repository: Path) -> Trap:
     made = Trap(tmp_path / "outside")
     made.outside.mkdir()
     made.secret.write_text(SECRET)
@@ -65,16 +83,7 @@ def trap(tmp_path: Path) -> Trap:
     made.deaf.write_text(f"#!/bin/sh\ntouch '{made.canary}'\nexit 1\n")
     made.script.chmod(0o755)
     made.deaf.chmod(0o755)
-    script = f"""
-        git init -q --bare '{made.repository}'
-        export GIT_DIR='{made.repository}'
-        blob=$(git hash-object -w '{made.secret}')
-        tree=$(printf '100644 blob %s\\tsecret\\n' $blob | git mktree)
-        git update-ref refs/heads/main $(git commit-tree -m {SECRET} $tree)
-        git repack -adq
-    """
-    who = {f"GIT_{role}_{key}": "a" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
-    subprocess.run(["bash", "-ec", script], check=True, env={**os.environ, **who}, timeout=30)
+    shutil.copytree(other_repository, made.repository)
     return made
 
 

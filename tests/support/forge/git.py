@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,15 +30,16 @@ class BareRepo:
 
     @classmethod
     def create(cls, path: Path, default_branch: str, files: Mapping[str, str | bytes] | None) -> BareRepo:
-        """`files` become the first commit of the default branch; None leaves the repository empty."""
+        """`files` become the first commit of the default branch; None leaves the repository empty. Of those with the
+        same files git makes only the first: most tests begin with one."""
+        made = _first(default_branch, None if files is None else tuple(files.items()))
         path.mkdir(parents=True)
-        repo = cls(path, default_branch)
-        repo.git("init", "-q", "--bare", f"--initial-branch={default_branch}", ".")
-        repo.git("config", "http.receivepack", "true")
-        repo.git("config", "receive.fsckObjects", "true")
-        if files is not None:
-            repo.commit(default_branch, files, "first commit")
-        return repo
+        for name, content in made:
+            if content is None:
+                (path / name).mkdir()
+            else:
+                (path / name).write_bytes(content)
+        return cls(path, default_branch)
 
     def git(self, *args: str, stdin: bytes = b"", check: bool = True) -> str:
         done = subprocess.run(
@@ -103,6 +106,21 @@ class BareRepo:
             return ""
         merged = self.git("merge-tree", "--write-tree", f"refs/heads/{base}", f"refs/heads/{head}", check=False)
         return merged.splitlines()[0] if merged else ""
+
+
+@functools.cache
+def _first(branch: str, files: tuple[tuple[str, str | bytes], ...] | None) -> list[tuple[str, bytes | None]]:
+    """What such a repository consists of, directories (None) before what is in them."""
+    with tempfile.TemporaryDirectory(prefix="tireless-repo-") as made:
+        path = Path(made)
+        repo = BareRepo(path, branch)
+        repo.git("init", "-q", "--bare", "--template=", f"--initial-branch={branch}", ".")
+        repo.git("config", "http.receivepack", "true")
+        repo.git("config", "receive.fsckObjects", "true")
+        if files is not None:
+            repo.commit(branch, dict(files), "first commit")
+        found = sorted(path.rglob("*"))
+        return [(str(p.relative_to(path)), None if p.is_dir() else p.read_bytes()) for p in found]
 
 
 def _data(content: str | bytes) -> bytes:
