@@ -84,9 +84,11 @@ def assert_stalls(rig: Rig, number: int) -> None:
     """It is stopped, and its job waits for another attempt."""
     until(rig, lambda: rig.job(number).last_error, f"the agent of issue {number} was stopped")
     job = rig.job(number)
-    said = "printed no event for too long and was stopped"
-    assert ended_as(rig, job) == [(Outcome.STALLED, said)]
-    assert (job.state, job.attempts, job.last_error) == (JobState.PENDING, 1, f"The agent {said}"), rig.report()
+    [(outcome, said)] = ended_as(rig, job)
+    assert (outcome, job.state, job.attempts) == (Outcome.STALLED, JobState.PENDING, 1), rig.report()
+    assert said.startswith("printed no event for too long and was stopped; its log ends: ")
+    assert "exceed your account's rate limit" in said
+    assert job.last_error == f"The agent {said}"
     assert job.run_at - job.updated_at == timedelta(seconds=50)
     assert [e.detail["why"] for e in rig.events(job) if e.kind == "requeued"] == [job.last_error]
     assert not lane_of(rig, OC).held

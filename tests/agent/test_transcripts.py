@@ -142,6 +142,16 @@ def test_a_start_that_is_refused_says_why(tmp_path: Path, stderr: str, in_use: b
     assert stderr.strip() in conclusion.detail
 
 
+def test_a_stall_quotes_the_log(tmp_path: Path) -> None:
+    """Opencode says nowhere else that it is limited."""
+    case = Case("opencode_sigterm_in_tool", 143, Outcome.STALLED, "no event", StopReason.STALL)
+    conclusion = judged(
+        tmp_path, case, 'level=ERROR message="stream error"\nlevel=ERROR error="AI_APICallError"\n'
+    )
+    assert conclusion.outcome is Outcome.STALLED
+    assert conclusion.detail.endswith('and was stopped; its log ends: level=ERROR error="AI_APICallError"')
+
+
 def test_what_a_run_used(tmp_path: Path) -> None:
     claude = judged(tmp_path, Case("claude_ok", 0, Outcome.COMPLETED, "")).usage
     assert (claude.cost_usd, claude.input_tokens, claude.output_tokens, claude.turns) == (0.0141, 2400, 84, 2)

@@ -59,6 +59,8 @@ def conclude(run_dir: Path, adapter: Adapter, stop: StopRecord | None) -> Conclu
     if before.succeeded or (stop.reason is StopReason.HUNG and before.final_at is not None):
         return adapter.conclude(before, Ending(code, overrun=True, stderr_tail=tail))
     outcome, detail = STOPPED_AS[stop.reason]
+    if stop.reason is StopReason.STALL and tail:  # where opencode says what it waits for
+        detail = f"{detail}; its log ends: {tail}"
     # What was used and how the session is called is true to the last line, whatever the result says.
     seen = before if stop.reason is StopReason.TRANSCRIPT else decode_file(run_dir, adapter)
     return Conclusion(outcome, detail, session_id=seen.session_id, usage=seen.usage, exit_code=code)

@@ -22,6 +22,9 @@ from tireless.config import LaneConfig
 from tireless.entities import AgentKind
 
 NAMES = {AgentKind.CLAUDE_CODE: "claude", AgentKind.OPENCODE: "opencode"}
+# OpenCode installs a package of its own from npm's registry into each new home, beside its work; that costs more of a
+# processor than all else that it does here.
+OFFLINE = {"npm_config_offline": "true"}
 TOOL = "echo $$ > $TMPDIR/tool; sleep 300; true"
 
 
@@ -49,10 +52,8 @@ def lane_for(job: Job, api: ModelApi, **options: Any) -> LaneConfig:
         model = None
     else:
         provider = {"anthropic": {"options": {"baseURL": f"{api.url}/v1", "apiKey": "not-a-key"}}}
-        env, model = (
-            {"OPENCODE_CONFIG_CONTENT": json.dumps({"provider": provider})},
-            "anthropic/claude-sonnet-4-5",
-        )
+        env = {"OPENCODE_CONFIG_CONTENT": json.dumps({"provider": provider}), **OFFLINE}
+        model = "anthropic/claude-sonnet-4-5"
     return replace(LaneConfig(command=(str(cli_of(job.kind)),), env=env, model=model), **options)
 
 

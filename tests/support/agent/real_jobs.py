@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.agent.model_api import ModelApi, run_command
-from tests.support.agent.real import cli_of
+from tests.support.agent.real import OFFLINE, cli_of
 from tests.support.agent.runs import bubblewrap
 from tests.support.rig import Rig
 from tests.support.wait import wait_until
@@ -26,9 +26,9 @@ CC, OC = AgentKind.CLAUDE_CODE, AgentKind.OPENCODE
 WAIT = 120.0  # seconds, for what takes a real CLI; opencode needs ten for itself on an idle machine
 SETTINGS = """
 [poller]
-wake_seconds = 1
+wake_seconds = 3
 [runner]
-wake_seconds = 1
+wake_seconds = 3
 [lease]
 max_attempts = 2
 backoff_seconds = 0.1
@@ -75,7 +75,7 @@ def real_rigs(url: str) -> Iterator[NewRig]:
             other = "enabled = false"
             if opencode is not None:
                 provider = {"anthropic": {"options": {"baseURL": f"{api.url}/v1", "apiKey": "not-a-key"}}}
-                env = {"OPENCODE_CONFIG_CONTENT": json.dumps({"provider": provider})}
+                env = {"OPENCODE_CONFIG_CONTENT": json.dumps({"provider": provider}), **OFFLINE}
                 keys = {"cap": 2, "runners": 2, "model": "anthropic/claude-sonnet-4-5"}
                 other = table({**keys, "command": [str(cli_of(OC))], **opencode, "env": env})
             rig = Rig(url=url, settings=settings, agent=[str(cc)], claude=lane, opencode=other)

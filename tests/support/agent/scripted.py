@@ -19,6 +19,8 @@ WHAT IT DOES is a script, a JSON object. The first of these is used:
 
     {"steps": [STEP, ...], "cost": 0.01, "model": "scripted", "resume": [STEP, ...]}
 
+With "init": false it prints no first event of its own.
+
 A resumed session remembers its script and goes on at the first step it had not ended, or does `resume` if that
 is given. In texts and paths $HOME, $TMPDIR, $WORKSPACE, $REPORT and $JOB are filled in; a path is relative to
 the checkout.
@@ -428,7 +430,8 @@ def main(argv: list[str]) -> int:
     stream = kind(session, given.model or script.get("model", "scripted"), float(script.get("cost", 0.01)))
     agent = Agent(stream, session_file, done, prompt)
     signal.signal(signal.SIGTERM, agent.on_term)
-    stream.begin()
+    if script.get("init", True):
+        stream.begin()
     steps = script["steps"]
     if resumed and "resume" in script:
         steps, agent.done = script["resume"], 0
