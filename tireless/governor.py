@@ -90,7 +90,7 @@ PROVEN = (Outcome.COMPLETED, Outcome.BLOCKED, Outcome.TURN_LIMIT, Outcome.BUDGET
 
 @dataclass(frozen=True, slots=True)
 class BudgetHold:
-    """A budget is used up: hold the lane, or the repository, until the UTC day ends."""
+    """A budget is used up: hold the lane, or the repository, until the UTC day ends or it is raised (budgeting.py)."""
 
     of_lane: bool
     why: str
