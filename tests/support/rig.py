@@ -254,7 +254,10 @@ class Installation:
             return found[0] if done else None
 
         try:
-            return wait_until(look, seconds, f"issue {number} is {' or '.join(states) or 'finished'}")
+            every = 0.02 if states else 0.1  # a look is a connection; a terminal state stays
+            return wait_until(
+                look, seconds, f"issue {number} is {' or '.join(states) or 'finished'}", every=every
+            )
         except AssertionError as e:
             raise AssertionError(f"{e}\n{self.report()}") from None
 
@@ -266,7 +269,7 @@ class Installation:
                 found = conn.execute("select count(*) from forge_write where state = 'waiting'").fetchone()
             return found is not None and found[0] == 0
 
-        wait_until(settled, seconds, "forge writes settled")
+        wait_until(settled, seconds, "forge writes settled", every=0.1)
 
     def report(self) -> str:
         """For a failed test: what is in the rows and what the supervisors said."""

@@ -106,7 +106,7 @@ def ended_as(rig: Rig, job: Job) -> list[tuple[Outcome | None, str]]:
 
 def until(rig: Rig, look: Callable[[], Any], what: str, seconds: float = WAIT) -> Any:
     try:
-        return wait_until(look, seconds, what)
+        return wait_until(look, seconds, what, every=0.1)
     except AssertionError as e:
         raise AssertionError(f"{e}\n{rig.report()}") from None
 
