@@ -125,11 +125,9 @@ def _bare(server: postgres.Server, connections: int, each: int) -> float:
 
 def _script() -> str:
     """claim_next, then transition to running, then to delivered."""
-    known: Any = jobs._KNOWN
-    word_lists = {name: [str(word) for word in words] for name, words in known.items()}
     claim = _bound(
         "claim_next",
-        {"worker": "bench", "lanes": [str(CC)], "lease": "600 seconds", "host": None, **word_lists},
+        {"worker": "bench", "lanes": f"{{{CC}}}", "lease": "600 seconds", "host": None, **jobs._KNOWN},
     )
     same = {"phase": None, "set_error": False, "error": None, "keep_attempt": False, "delay": "0 seconds"}
     start = _bound(
@@ -160,8 +158,6 @@ def _bound(name: str, values: dict[str, Any]) -> str:
         value = values[key]
         if isinstance(value, bool):
             return str(value).lower()
-        if isinstance(value, list):
-            return "'{" + ",".join(value) + "}'"
         return "null" if value is None else f"'{value}'"
 
     return re.sub(r"%\((\w+)\)s", literal, text(name).decode()).replace("%%", "%")

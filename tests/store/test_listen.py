@@ -400,4 +400,4 @@ def test_the_store_works_through_a_pooler_in_transaction_mode(conn: Connection, 
 
 def test_directly_statements_are_prepared(database_url: str) -> None:
     with connect(database_url) as conn:
-        assert conn.prepare_threshold is not None
+        assert conn.statement_threshold is not None

@@ -27,6 +27,7 @@ from psycopg.abc import PQGen
 
 from tireless.entities import TirelessError
 from tireless.store.queries import Connection, text
+from tireless.store.statements import NoAnswer, Remembering
 
 log = logging.getLogger(__name__)
 
@@ -60,15 +61,8 @@ def is_outage(error: BaseException) -> bool:
     return state in _OUTAGE_STATES or state.startswith(_OUTAGE_CLASSES)
 
 
-class NoAnswer(psycopg.OperationalError):
-    """The server did not answer within the client's patience; the connection is closed."""
-
-
-class Session(psycopg.Connection[Any]):
-    """A connection that does not wait for ever. `patience` is how long one answer may take, in seconds; by default
-    longer than the server's own statement_timeout, so that a slow statement is told from a silent server."""
-
-    patience = 40.0
+class Session(Remembering):
+    """A connection that does not wait for ever and keeps its statements; see statements.py."""
 
     @classmethod
     def connect(cls, conninfo: str = "", **parameters: Any) -> Session:
@@ -80,8 +74,9 @@ class Session(psycopg.Connection[Any]):
                 raise
             conn = super().connect(conninfo, **{**parameters, "options": None})
         backend = conn.execute(text("backend_pid")).fetchone()
+        conn.prepare_threshold = None
         if backend is None or backend[0] != conn.info.backend_pid:
-            conn.prepare_threshold = None
+            conn.statement_threshold = None
         return conn
 
     def wait(self, gen: PQGen[T], *args: Any, **options: Any) -> T:

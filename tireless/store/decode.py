@@ -24,7 +24,7 @@ from tireless.entities import (
     WriteState,
     parse_enum,
 )
-from tireless.store.queries import Row
+from tireless.store.statements import Row
 
 
 def issue_of(row: Row, table: str) -> IssueRef:

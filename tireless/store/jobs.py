@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -47,7 +47,19 @@ BODY_CHARS = 100_000  # of an issue's text that is kept with its job
 
 _CLAIM_TRIES = 5
 _CLAIMS_A_MARK = 32  # claims of this process between two marks of the lanes' floors
-_KNOWN = {"kinds": list(JobKind), "forges": list(Forge), "phases": list(Phase)}  # what this build understands
+
+
+def _array(words: Iterable[str]) -> str:
+    """Plain words as the server writes an array; psycopg takes a list apart each time."""
+    return "{" + ",".join(words) + "}"
+
+
+_KNOWN = {
+    "kinds": _array(JobKind),
+    "forges": _array(Forge),
+    "phases": _array(Phase),
+}  # what this build understands
+_AGENTS = _array(AgentKind)
 
 
 class Verdict(StrEnum):
@@ -151,7 +163,7 @@ def claim_next(
         return None
     params = {
         "worker": worker,
-        "lanes": list(lanes),
+        "lanes": _array(lanes),
         "lease": f"{lease_seconds} seconds",
         "host": host,
         **_KNOWN,
@@ -348,7 +360,7 @@ def _take_back(
         "event": event,
         "backoff": backoff_seconds,
         "actor": actor,
-        "agents": list(AgentKind),
+        "agents": _AGENTS,
         **_KNOWN,
     }
     with conn.transaction():

@@ -1,0 +1,209 @@
+"""Statements of a connection, executed without a cursor: what does not change between two executions is kept.
+
+A cursor of psycopg finds out anew each time how to write each parameter and how to read each column, and goes through
+a generator a step. Beside the server's own work for a claim that was most of what a runner had to do. The rest
+is psycopg's: how values are written and read (its Transformer), the protocol (its pq), errors, notifications.
+
+Protocol of one execution, under the connection's lock:
+
+    write      parameters as psycopg writes them; their types make a `_Plan`
+    send       by text, or once that plan was met `statement_threshold` times as a statement prepared on the server
+    wait       at most `patience` seconds: then NoAnswer, and the connection is closed
+    interrupted (a signal's exception): the server is asked to stop, and the connection is closed, since what it would
+               still say belongs to nobody
+    an error   is raised as psycopg would; the connection is as usable as psycopg would leave it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import select
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import psycopg
+from psycopg import pq
+from psycopg.abc import Buffer
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.errors import error_from_result
+from psycopg.pq.abc import PGresult
+
+Row = dict[str, Any]
+
+_PLANS = 16  # of one statement; parameters come in few types, and each costs the server memory
+_GOOD = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+_PLACE = re.compile(rb"%(?:\((\w+)\)s|%)")
+
+
+class NoAnswer(psycopg.OperationalError):
+    """The server did not answer within the client's patience; the connection is closed."""
+
+
+class Answer:
+    """What a statement returned: its rows as dicts by column, and how many rows it touched."""
+
+    __slots__ = ("count", "rows")
+
+    def __init__(self, rows: list[Row], count: int) -> None:
+        self.rows = rows
+        self.count = count
+
+
+class Remembering(psycopg.Connection[Any]):
+    """A connection that keeps its statements. `patience` is how long one answer may take, in seconds; by default
+    longer than the server's own statement_timeout, so that a slow statement is told from a silent server.
+
+    `statement_threshold` is how often a statement goes as text before the server prepares it; None: always. psycopg's
+    own cursors prepare nothing here: after a rollback they would throw away all that is prepared, ours too.
+    """
+
+    patience = 40.0
+    statement_threshold: int | None = 5
+
+    def ask(self, query: bytes, params: Mapping[str, Any]) -> Answer:
+        """Execute a query with named placeholders, as one thread at a time may."""
+        kept: dict[bytes, Statement] = self.__dict__.setdefault("_statements", {})
+        statement = kept.get(query)
+        if statement is None:
+            statement = kept[query] = Statement(self, query, b"tireless_%d" % len(kept))
+        with self.lock:
+            return statement.execute(params)
+
+
+class _Plan:
+    """A statement whose parameters are of certain types."""
+
+    __slots__ = ("columns", "name", "reader", "times")
+
+    def __init__(self, conn: Remembering) -> None:
+        self.times = 0
+        self.name: bytes | None = None  # by which the server knows it; None: not prepared
+        self.columns: list[str] | None = None  # of a prepared one's result, which cannot change
+        self.reader = Transformer(conn)
+
+    def read(self, result: PGresult) -> list[Row]:
+        known = self.columns
+        if known is None:
+            known = [(result.fname(i) or b"").decode() for i in range(result.nfields)]
+            self.columns = known if self.name is not None else None
+            self.reader.set_pgresult(result)
+        else:
+            self.reader.set_pgresult(result, set_loaders=False)
+        columns = known
+        rows = self.reader.load_rows(0, result.ntuples, lambda values: dict(zip(columns, values, strict=True)))
+        self.reader.set_pgresult(None, set_loaders=False)  # or it would be kept until the next time
+        return rows
+
+
+class Statement:
+    """One query of one connection."""
+
+    def __init__(self, conn: Remembering, query: bytes, name: bytes) -> None:
+        self._conn = conn
+        self._pgconn = conn.pgconn
+        self._name = name
+        self._query, self._order = placed(query)
+        self._writer = Transformer(conn)
+        self._formats = [PyFormat.AUTO] * len(self._order)
+        self._plans: dict[tuple[int, ...], _Plan] = {}
+        self._prepared = 0
+        self._poll = select.poll()
+        self._poll.register(self._pgconn.socket, select.POLLIN)
+
+    def execute(self, params: Mapping[str, Any]) -> Answer:
+        values = self._writer.dump_sequence([params[name] for name in self._order], self._formats)
+        types, formats = self._writer.types or (), self._writer.formats
+        plan = self._plans.get(types) or self._new_plan(types)
+        try:
+            self._send(plan, values, types, formats)
+            result = self._answer()
+        except psycopg.errors.FeatureNotSupported:  # among others: a migration has changed what it returns
+            self._plans.pop(types, None)
+            raise
+        except psycopg.Error:
+            raise
+        except BaseException:
+            with contextlib.suppress(psycopg.Error):
+                self._conn.cancel_safe(timeout=2)
+            self._pgconn.finish()
+            raise
+        if result.nfields:
+            return Answer(plan.read(result), result.ntuples)
+        return Answer([], result.command_tuples or 0)
+
+    def _new_plan(self, types: tuple[int, ...]) -> _Plan:
+        plan = _Plan(self._conn)
+        if len(self._plans) < _PLANS:
+            self._plans[types] = plan
+        return plan
+
+    def _send(
+        self,
+        plan: _Plan,
+        values: Sequence[Buffer | None],
+        types: tuple[int, ...],
+        formats: Sequence[pq.Format] | None,
+    ) -> None:
+        threshold = self._conn.statement_threshold
+        if plan.name is None and threshold is not None and plan.times >= threshold:
+            self._prepared += 1
+            name = b"%s_%d" % (self._name, self._prepared)
+            self._pgconn.send_prepare(name, self._query, types)
+            self._answer()
+            plan.name = name
+        plan.times += 1
+        if plan.name is not None:
+            self._pgconn.send_query_prepared(plan.name, values, formats)
+        else:
+            self._pgconn.send_query_params(self._query, values, types, formats)
+
+    def _answer(self) -> PGresult:
+        """The result of what was sent. Raises what the server says against it."""
+        pgconn = self._pgconn
+        deadline = time.monotonic() + self._conn.patience
+        while pgconn.flush():
+            self._wait(deadline, select.POLLIN | select.POLLOUT)
+        result = None
+        while True:
+            while pgconn.is_busy():
+                self._wait(deadline)
+            following = pgconn.get_result()
+            if following is None:
+                break
+            result = following
+        if pgconn.notify_handler is not None:
+            while notice := pgconn.notifies():
+                pgconn.notify_handler(notice)
+        assert result is not None, "something was sent"
+        if result.status not in _GOOD:
+            raise error_from_result(result, self._conn.info.encoding)
+        return result
+
+    def _wait(self, deadline: float, events: int = select.POLLIN) -> None:
+        """Until the server has something to say (or, so asked, to hear)."""
+        if events != select.POLLIN:
+            self._poll.modify(self._pgconn.socket, events)
+        ready = self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        if events != select.POLLIN:
+            self._poll.modify(self._pgconn.socket, select.POLLIN)
+        if not ready:
+            self._pgconn.finish()
+            raise NoAnswer(f"no answer from the server within {self._conn.patience:g} s")
+        if ready[0][1] & ~select.POLLOUT:
+            self._pgconn.consume_input()
+
+
+@cache
+def placed(query: bytes) -> tuple[bytes, tuple[str, ...]]:
+    """The query as the protocol wants it, with $1, $2 ... for its named placeholders, and their names in order."""
+    order: dict[bytes, int] = {}
+
+    def number(place: re.Match[bytes]) -> bytes:
+        name = place[1]
+        return b"$%d" % order.setdefault(name, len(order) + 1) if name is not None else b"%"
+
+    text = _PLACE.sub(number, query)
+    return text, tuple(name.decode() for name in order)
