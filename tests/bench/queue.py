@@ -108,10 +108,12 @@ def _bare(server: postgres.Server, connections: int, each: int) -> float:
         with psycopg.connect(url, autocommit=True) as conn:
             _fill(conn, connections * (each + _WARM))
         script = Path(directory) / "job.sql"
-        script.write_text(_script())
+        lines, variables = _script()
+        script.write_text(lines)
         ran = subprocess.run(
             [
                 *(_program(), "-n", "-M", "prepared", "-c", str(connections), "-j", str(connections)),
+                *(f"--define={name}={value}" for name, value in variables.items()),
                 *("-t", str(each), "-f", str(script), url),
             ],
             capture_output=True,
@@ -123,44 +125,41 @@ def _bare(server: postgres.Server, connections: int, each: int) -> float:
     return float(found[1])
 
 
-def _script() -> str:
-    """claim_next, then transition to running, then to delivered."""
-    claim = _bound(
-        "claim_next",
-        {"worker": "bench", "lanes": f"{{{CC}}}", "lease": "600 seconds", "host": None, **jobs._KNOWN},
-    )
+def _script() -> tuple[str, dict[str, str]]:
+    """claim_next, then transition to running, then to delivered; and pgbench's variables for their parameters."""
     same = {"phase": None, "set_error": False, "error": None, "keep_attempt": False, "delay": "0 seconds"}
-    start = _bound(
-        "transition", {**same, "worker": "bench", "to": "running", "event": "started", "detail": "{}"}
-    )
-    end = _bound(
-        "transition",
-        {
-            **same,
-            "worker": "bench",
-            "to": "delivered",
-            "phase": "done",
-            "set_error": True,
-            "event": "finished",
-            "detail": "{}",
-        },
-    )
-    return f"{claim} \\gset\n{start};\n{end};\n"
+    held = {**same, "worker": "bench", "detail": "{}"}
+    steps: list[tuple[str, dict[str, Any]]] = [
+        (
+            "claim_next",
+            {"worker": "bench", "lanes": f"{{{CC}}}", "lease": "600 seconds", "host": None, **jobs._KNOWN},
+        ),
+        ("transition", {**held, "to": "running", "event": "started"}),
+        (
+            "transition",
+            {**held, "to": "delivered", "phase": "done", "set_error": True, "event": "finished"},
+        ),
+    ]
+    variables: dict[str, str] = {}
+    bound = [_bound(name, values, f"step{n}", variables) for n, (name, values) in enumerate(steps)]
+    return f"{bound[0]} \\gset\n{bound[1]};\n{bound[2]};\n", variables
 
 
-def _bound(name: str, values: dict[str, Any]) -> str:
-    """The statement with its values written in; the job and its fence are pgbench's variables, set by the claim."""
+def _bound(name: str, values: dict[str, Any], step: str, variables: dict[str, str]) -> str:
+    """The statement with pgbench's variables in the places of its parameters, which thus stay parameters; the job and
+    its fence are set by the claim. It has no null, which is written out."""
 
-    def literal(match: re.Match[str]) -> str:
+    def place(match: re.Match[str]) -> str:
         key = match[1]
         if key in ("job", "seq"):
             return {"job": ":id", "seq": ":claim_seq"}[key]
         value = values[key]
-        if isinstance(value, bool):
-            return str(value).lower()
-        return "null" if value is None else f"'{value}'"
+        if value is None:
+            return "null"
+        variables[f"{step}_{key}"] = str(value).lower() if isinstance(value, bool) else str(value)
+        return f":{step}_{key}"
 
-    return re.sub(r"%\((\w+)\)s", literal, text(name).decode()).replace("%%", "%")
+    return re.sub(r"%\((\w+)\)s", place, text(name).decode()).replace("%%", "%")
 
 
 def _program() -> str:

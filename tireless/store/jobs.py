@@ -232,7 +232,7 @@ def transition(
         "keep_attempt": keep_attempt,
         "delay": f"{delay_seconds} seconds",
         "event": event or _EVENT_OF.get(to, EventKind.FINISHED),
-        "detail": json.dumps(detail or ({"why": error} if error else {})),
+        "detail": _json(detail or ({"why": error} if error else None)),
     }
     if to is JobState.PENDING and writes_for is not None:
         with conn.transaction():
@@ -241,6 +241,10 @@ def transition(
                 _end_without_runner(conn, job, writes_for, claim.worker)
         return job
     return _transition(conn, claim, to, params)
+
+
+def _json(detail: dict[str, Any] | None) -> str:
+    return json.dumps(detail) if detail else "{}"
 
 
 def _transition(conn: Connection, claim: Claim, to: JobState, params: dict[str, Any]) -> Job:
@@ -520,7 +524,7 @@ def events(conn: Connection, job_id: UUID, after: int = 0) -> list[JobEvent]:
 def add_event(
     conn: Connection, job_id: UUID, kind: EventKind, actor: str, detail: dict[str, Any] | None = None
 ) -> None:
-    run(conn, "add_event", {"job": job_id, "kind": kind, "actor": actor, "detail": json.dumps(detail or {})})
+    run(conn, "add_event", {"job": job_id, "kind": kind, "actor": actor, "detail": _json(detail)})
 
 
 def set_pull_request(conn: Connection, job_id: UUID, number: int, url: str) -> None:

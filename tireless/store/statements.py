@@ -61,7 +61,7 @@ class Remembering(psycopg.Connection[Any]):
     """
 
     patience = 40.0
-    statement_threshold: int | None = 5
+    statement_threshold: int | None = 2
 
     def ask(self, query: bytes, params: Mapping[str, Any]) -> Answer:
         """Execute a query with named placeholders, as one thread at a time may."""
@@ -174,8 +174,8 @@ class Statement:
             if following is None:
                 break
             result = following
-        if pgconn.notify_handler is not None:
-            while notice := pgconn.notifies():
+        while notice := pgconn.notifies():
+            if pgconn.notify_handler is not None:
                 pgconn.notify_handler(notice)
         assert result is not None, "something was sent"
         if result.status not in _GOOD:
@@ -186,13 +186,14 @@ class Statement:
         """Until the server has something to say (or, so asked, to hear)."""
         if events != select.POLLIN:
             self._poll.modify(self._pgconn.socket, events)
-        ready = self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
-        if events != select.POLLIN:
+            ready = self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
             self._poll.modify(self._pgconn.socket, select.POLLIN)
+        else:
+            ready = self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
         if not ready:
             self._pgconn.finish()
             raise NoAnswer(f"no answer from the server within {self._conn.patience:g} s")
-        if ready[0][1] & ~select.POLLOUT:
+        if ready[0][1] != select.POLLOUT:
             self._pgconn.consume_input()
 
 
