@@ -9,11 +9,10 @@ import argparse
 import json
 import time
 
-import psycopg
-
 from tests.support import postgres
 from tests.support.store import REPO, enqueue, issue, open_lanes, track
 from tireless.entities import RepoRef
+from tireless.store.connection import connect
 from tireless.store.jobs import Verdict
 
 AIM_S = 20_000
@@ -38,7 +37,7 @@ def main(argv: list[str]) -> int:
 def measure(url: str, count: int, rounds: int) -> dict[str, float]:
     new: list[float] = []
     known: list[float] = []
-    with psycopg.connect(url, autocommit=True) as conn:
+    with connect(url) as conn:
         open_lanes(conn)
         for n in range(rounds):
             repo = track(conn, RepoRef(REPO.forge, REPO.host, REPO.owner, f"r{n}"))

@@ -6,12 +6,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import psycopg
 
@@ -50,8 +51,9 @@ _CLAIMS_A_MARK = 32  # claims of this process between two marks of the lanes' fl
 
 
 def _array(words: Iterable[str]) -> str:
-    """Plain words as the server writes an array; psycopg takes a list apart each time."""
-    return "{" + ",".join(words) + "}"
+    """Texts as the server writes an array of them; psycopg goes through a list several times, each time anew."""
+    escaped = [word.replace("\\", "\\\\").replace('"', '\\"') for word in words]
+    return '{"' + '","'.join(escaped) + '"}' if escaped else "{}"
 
 
 _KNOWN = {
@@ -79,7 +81,9 @@ class Verdict(StrEnum):
 
 def stored(text: str, most: int) -> str:
     """A stranger's text as a row can hold it: without NUL and halves of surrogate pairs, cut to `most` characters."""
-    return text.replace("\0", "").encode("utf-8", "replace").decode()[:most]
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode()
+    return text.replace("\0", "")[:most]
 
 
 def enqueue(
@@ -104,43 +108,66 @@ def enqueue(
     state label that people are to see on each.
     """
     verdicts: dict[int, Verdict] = {}
-    asked: list[tuple[int, str, JobKind, AgentKind, AgentKind, str, str, bool]] = []
+    asked: list[tuple[int, JobKind, AgentKind, AgentKind, bool, str, str, str]] = []
+    intents: dict[tuple[str, ...], _Intent | None] = {}  # a page's issues carry few sets of labels
     for issue in issues:
-        kind = job_kind_for(issue.labels, labels)
+        if issue.labels not in intents:
+            intents[issue.labels] = _intent(issue.labels, labels, routing)
+        intent = intents[issue.labels]
         if not issue.is_open:
             verdicts[issue.ref.number] = Verdict.CLOSED
         elif issue.is_pull_request:
             verdicts[issue.ref.number] = Verdict.PULL_REQUEST
-        elif kind is None:
+        elif intent is None:
             verdicts[issue.ref.number] = Verdict.NOT_OPTED_IN
         else:
-            own = lane_for(kind, False, issue.labels, labels, routing)
-            child = lane_for(kind, True, issue.labels, labels, routing)
-            text = (stored(issue.title, TITLE_CHARS), stored(issue.body, BODY_CHARS), stored(issue.author, 200))
-            pinned = agent_override(issue.labels, labels) is not None
-            asked.append((issue.ref.number, text[0], kind, own, child, text[1], text[2], pinned))
+            texts = (
+                stored(issue.title, TITLE_CHARS),
+                stored(issue.body, BODY_CHARS),
+                stored(issue.author, 200),
+            )
+            asked.append((issue.ref.number, *intent, *texts))
     if asked:
-        numbers, titles, kinds, lanes, child_lanes, bodies, authors, pinned_ones = zip(*asked, strict=True)
+        numbers, kinds, lanes, child_lanes, pinned_ones, titles, bodies, authors = zip(*asked, strict=True)
         params = {
             "repo_id": repo_id,
             **repo_params(repo),
-            "ids": [uuid4() for _ in asked],  # random bytes are dear where Postgres was built without OpenSSL
-            "numbers": list(numbers),
-            "titles": list(titles),
-            "kinds": list(kinds),
-            "lanes": list(lanes),
-            "child_lanes": list(child_lanes),
-            "bodies": list(bodies),
-            "authors": list(authors),
-            "pinned": list(pinned_ones),
+            "ids": _array(_new_ids(len(asked))),
+            "numbers": _array(map(str, numbers)),
+            "titles": _array(titles),
+            "kinds": _array(kinds),
+            "lanes": _array(lanes),
+            "child_lanes": _array(child_lanes),
+            "bodies": _array(bodies),
+            "authors": _array(authors),
+            "pinned": _array(map(str, pinned_ones)),
             "listed_at": listed_at,
             "max_attempts": max_attempts,
             "cooldown": f"{cooldown_seconds} seconds",
             "state_write": json.dumps(state_write) if state_write is not None else None,
             "actor": actor,
         }
-        verdicts.update({r["number"]: Verdict(r["verdict"]) for r in rows(conn, "enqueue", params)})
+        verdicts.update({r["number"]: _VERDICTS[r["verdict"]] for r in rows(conn, "enqueue", params)})
     return verdicts
+
+
+def _new_ids(count: int) -> list[str]:
+    """Random UUIDs (version 4). Here, since random bytes are dear where Postgres was built without OpenSSL."""
+    noise = os.urandom(16 * count)
+    return [UUID(bytes=noise[at : at + 16], version=4).hex for at in range(0, 16 * count, 16)]
+
+
+_VERDICTS = {str(verdict): verdict for verdict in Verdict}
+_Intent = tuple[JobKind, AgentKind, AgentKind, bool]
+
+
+def _intent(on: tuple[str, ...], labels: LabelProtocol, routing: RoutingTable) -> _Intent | None:
+    """What an issue's labels ask for: the kind, the lane (and a planned issue's lane), and whether a label names it."""
+    kind = job_kind_for(on, labels)
+    if kind is None:
+        return None
+    own, child = (lane_for(kind, has_parent, on, labels, routing) for has_parent in (False, True))
+    return kind, own, child, agent_override(on, labels) is not None
 
 
 def claim_next(

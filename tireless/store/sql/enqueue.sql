@@ -3,7 +3,9 @@
 --   would not take off (an agent must not repeat finished work), a list that was read before the last job's
 --   end or its last write (the label in it may be the old one), a survey that ran within its cooldown, a label
 --   that somebody set who may not start work.
-with found as (
+with moment as materialized (
+    select tireless_now() as at -- asked for once, not for each row
+), found as (
     select *
       from unnest(%(ids)s::uuid[], %(numbers)s::bigint[], %(titles)s::text[], %(kinds)s::text[],
                   %(lanes)s::text[], %(child_lanes)s::text[], %(bodies)s::text[], %(authors)s::text[],
@@ -50,25 +52,30 @@ with found as (
                      lane_pinned, run_at, created_at, updated_at)
     select id, %(repo_id)s, %(forge)s, %(host)s, %(owner)s, %(repo)s, number, title, kind,
            case when parent_job_id is null then lane else child_lane end,
-           parent_job_id, %(max_attempts)s, pinned, tireless_now(), tireless_now(), tireless_now()
+           parent_job_id, %(max_attempts)s, pinned, at, at, at
       from judged
+      cross join moment
      where not (live or write_waiting or write_refused or stale or cooling or not_entitled)
      order by number
-        on conflict do nothing
+        on conflict (lower(owner), lower(repo), number, lower(host), forge)
+                 where state in ('pending', 'claimed', 'running') do nothing
     returning id, number, lane
 ), said as (
     insert into job_text (job_id, title, body, author, seen_at)
-    select distinct on (added.id) added.id, judged.title, judged.body, judged.author, tireless_now()
+    select distinct on (added.id) added.id, judged.title, judged.body, judged.author, moment.at
       from added
       join judged on judged.number = added.number
+      cross join moment
 ), noted as (
     insert into job_event (job_id, at, kind, actor, detail)
-    select id, tireless_now(), 'enqueued', %(actor)s, jsonb_build_object('lane', lane) from added
+    select id, at, 'enqueued', %(actor)s, jsonb_build_object('lane', lane)
+      from added
+      cross join moment
 ), shown as (
     insert into forge_write (job_id, forge, host, owner, repo, number, op, payload, next_try_at, created_at)
-    select id, %(forge)s, %(host)s, %(owner)s, %(repo)s, number, 'state_label', %(state_write)s::jsonb,
-           tireless_now(), tireless_now()
+    select id, %(forge)s, %(host)s, %(owner)s, %(repo)s, number, 'state_label', %(state_write)s::jsonb, at, at
       from added
+      cross join moment
      where %(state_write)s::jsonb is not null
 ), told as (
     select count(pg_notify('tireless_lane_' || lane, '')) from (select distinct lane from added) as lanes
