@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import psycopg
 import pytest
 
 from tests.support import postgres
+from tireless.store.connection import connect
 from tireless.store.queries import Connection
 
 
@@ -25,5 +25,5 @@ def database_url(pg_server: postgres.Server) -> Iterator[str]:
 
 @pytest.fixture
 def conn(database_url: str) -> Iterator[Connection]:
-    with psycopg.connect(database_url, autocommit=True) as connection:
+    with connect(database_url, name="test") as connection:
         yield connection

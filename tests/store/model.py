@@ -29,7 +29,6 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-import psycopg
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -57,6 +56,7 @@ from tireless.entities import (
     TrackedRepo,
 )
 from tireless.store import jobs, lanes, repos
+from tireless.store.connection import connect
 from tireless.store.queries import Connection
 
 LEASE = 600.0
@@ -120,6 +120,9 @@ class Queue(RuleBasedStateMachine):
 
     @rule(number=numbers, limited=st.booleans(), opencode=st.booleans(), attempts=st.integers(1, 3))
     def enqueue(self, number: int, limited: bool, opencode: bool, attempts: int) -> None:
+        self.ask_for(number, opencode, limited=limited, attempts=attempts)
+
+    def ask_for(self, number: int, opencode: bool, *, limited: bool = False, attempts: int = 3) -> None:
         repo = self.repos[limited]
         found = issue(number, *(["tireless/agent:oc"] if opencode else []), repo=repo.ref)
         with self.step() as before:
@@ -134,6 +137,14 @@ class Queue(RuleBasedStateMachine):
     def claim_any(self, worker: str) -> Any:
         return self.claimed(worker, list(BOTH), None)
 
+    @rule(target=claims, worker=st.sampled_from(WORKERS), host=st.sampled_from(HOSTS))
+    def claim_all(self, worker: str, host: str | None) -> Any:
+        """Until there is nothing more to be had."""
+        return multiple(*self.all_claimed(worker, host))
+
+    def all_claimed(self, worker: str, host: str | None) -> list[Claim]:
+        return list(iter(lambda: self.try_claim(worker, list(BOTH), host), None))
+
     @rule(
         target=claims,
         worker=st.sampled_from(WORKERS),
@@ -144,12 +155,16 @@ class Queue(RuleBasedStateMachine):
         return self.claimed(worker, asked, host)
 
     def claimed(self, worker: str, asked: list[AgentKind], host: str | None) -> Any:
+        found = self.try_claim(worker, asked, host)
+        return multiple() if found is None else found
+
+    def try_claim(self, worker: str, asked: list[AgentKind], host: str | None) -> Claim | None:
         with self.step() as before:
             found = jobs.claim_next(self.conn, worker, asked, lease_seconds=LEASE, host=host)
         can = self.claimable(before, asked, host)
         if found is None:
             assert not can, f"{can[0]['number']} could have been had"
-            return multiple()
+            return None
         mine = next((j for j in can if j["id"] == found.job.id), None)
         assert mine is not None, "it could not be had"
         lane = str(found.job.claimed_lane)
@@ -170,6 +185,67 @@ class Queue(RuleBasedStateMachine):
         good = [c for c in self.had if self.holds(self.last, c)]
         return claim if stale or not good else good[claim.seq % len(good)]
 
+    # Situations that chance alone brings about too seldom; each is a few of the steps above in a row
+
+    @rule(target=claims, claim=claims, what=st.sampled_from(["start", "advance", "renew"]))
+    def have_it_twice(self, claim: Claim, what: str) -> Any:
+        """A worker gets the same job again, and goes on with the first claim, which has its own name in it."""
+        first = self.one_of(claim, stale=False)
+        assert self.last is not None
+        if not self.holds(self.last, first):
+            return multiple()
+        host = self.last.jobs[first.job.id]["work_host"]
+        self.put_back(first, keep=True, delay=0.0)
+        found = self.all_claimed(first.worker, host)
+        self.do(first, what, host)
+        return multiple(*found)
+
+    @rule(target=claims, lane=lane_kinds, worker=st.sampled_from(WORKERS))
+    def squeeze(self, lane: AgentKind, worker: str) -> Any:
+        """A cap is lowered below what is in hand, and then one of those ends that hold an open slot."""
+        assert self.last is not None
+        found = []
+        if self.last.held(lane) < 2:
+            self.recap(lane, 2)
+            for number in (1, 2, 3, 4):
+                self.ask_for(number, lane is AgentKind.OPENCODE)
+            found = self.all_claimed(worker, None)
+        held = self.last.held(lane)
+        if held >= 2:
+            self.recap(lane, held - 1)
+            open_ones = {i for i, (at, _, is_open) in self.last.slots.items() if at == lane and is_open}
+            ending = next(c for c in self.had if c.job.id in open_ones and self.holds(self.last, c))
+            self.end(ending, JobState.DELIVERED)
+            found += self.all_claimed(worker, None)
+        return multiple(*found)
+
+    @rule(
+        target=claims,
+        claim=claims,
+        worker=st.sampled_from(WORKERS),
+        host=st.sampled_from(HOSTS[1:]),
+        other=st.sampled_from(HOSTS),
+        wait=st.sampled_from([0, 0, 3599, 3601]),
+    )
+    def change_hosts(self, claim: Claim, worker: str, host: str, other: str | None, wait: int) -> Any:
+        """A job begun on one host comes back, and the next that asks is on another."""
+        claim = self.one_of(claim, stale=False)
+        self.do(claim, "advance", host)
+        self.put_back(claim, keep=True, delay=0.0)
+        self.turn(wait)
+        return multiple(*self.all_claimed(worker, other))
+
+    @rule(target=claims, worker=st.sampled_from(WORKERS))
+    def crowd(self, worker: str) -> Any:
+        """More jobs of the repository with a limit than it may run at once, and slots for all of them."""
+        for lane in BOTH:
+            self.recap(lane, 3)
+        for number in (1, 2):
+            self.ask_for(number, opencode=number == 2, limited=True)
+        return multiple(*self.all_claimed(worker, None))
+
+    # The steps
+
     @rule(
         claim=claims,
         stale=st.booleans(),
@@ -177,7 +253,9 @@ class Queue(RuleBasedStateMachine):
         what=st.sampled_from(["start", "advance", "renew"]),
     )
     def go_on(self, claim: Claim, stale: bool, host: str | None, what: str) -> None:
-        claim = self.one_of(claim, stale)
+        self.do(self.one_of(claim, stale), what, host)
+
+    def do(self, claim: Claim, what: str, host: str | None) -> None:
         if what == "renew":
             self.renew(claim)
         elif what == "start":
@@ -188,8 +266,9 @@ class Queue(RuleBasedStateMachine):
 
     @rule(claim=claims, stale=st.booleans(), to=st.sampled_from(sorted(TERMINAL)))
     def finish(self, claim: Claim, stale: bool, to: str) -> None:
-        claim = self.one_of(claim, stale)
-        state = JobState(to)
+        self.end(self.one_of(claim, stale), JobState(to))
+
+    def end(self, claim: Claim, state: JobState) -> None:
         told = [entities.NewWrite(entities.WriteOp.COMMENT)]
 
         def finish() -> None:
@@ -202,8 +281,9 @@ class Queue(RuleBasedStateMachine):
         claim=claims, stale=st.booleans(), keep=st.booleans(), delay=st.sampled_from([0.0, 0.0, 30.0, 3600.0])
     )
     def requeue(self, claim: Claim, stale: bool, keep: bool, delay: float) -> None:
-        claim = self.one_of(claim, stale)
+        self.put_back(self.one_of(claim, stale), keep, delay)
 
+    def put_back(self, claim: Claim, keep: bool, delay: float) -> None:
         def put_back() -> object:
             return jobs.transition(
                 self.conn, claim, JobState.PENDING, keep_attempt=keep, delay_seconds=delay, writes_for=no_writes
@@ -253,6 +333,9 @@ class Queue(RuleBasedStateMachine):
 
     @rule(lane=lane_kinds, cap=st.sampled_from([0, 1, 1, 2, 2, 2, 3, 3, 3]))
     def set_cap(self, lane: AgentKind, cap: int) -> None:
+        self.recap(lane, cap)
+
+    def recap(self, lane: AgentKind, cap: int) -> None:
         with self.step():
             lanes.set_cap(self.conn, lane, cap)
 
@@ -285,8 +368,10 @@ class Queue(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([1, 1, 29, 61, 601, 4000, -1, -300, -4000]))
     def clock(self, seconds: int) -> None:
-        if seconds < 0 and not self.jumps_back:
-            return
+        if seconds >= 0 or self.jumps_back:
+            self.turn(seconds)
+
+    def turn(self, seconds: int) -> None:
         self.now += timedelta(seconds=seconds)
         self.went_back |= seconds < 0
         set_clock(self.conn, self.now)
@@ -482,7 +567,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=None)
     args = parser.parse_args(argv)
     with_seed = args.seed if args.seed is not None else random.randrange(2**32)
-    with postgres.server() as server, server.database() as url, psycopg.connect(url, autocommit=True) as conn:
+    with postgres.server() as server, server.database() as url, connect(url) as conn:
         drive(conn, args.schedules, with_seed, verbose=True)
     print("every schedule held")
     return 0

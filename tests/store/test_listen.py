@@ -30,9 +30,10 @@ from tests.support.store import (
 from tests.support.wait import wait_until
 from tireless.entities import JobState, NewWrite, Phase, WriteOp
 from tireless.store import agenda, jobs, lanes, listen, migrate, repos, writes
-from tireless.store.connection import Link, NoAnswer, Session, connect, is_outage, open_pool
+from tireless.store.connection import Link, Session, connect, is_outage, open_pool
 from tireless.store.listen import CANCEL_CHANNEL, POLL_CHANNEL, Listener, lane_channel
 from tireless.store.queries import Connection
+from tireless.store.statements import NoAnswer
 
 needs_pgbouncer = pytest.mark.skipif(
     pgbouncer.PROGRAM is None, reason="no pgbouncer on PATH: the pooler's side is not tested here"

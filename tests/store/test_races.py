@@ -43,6 +43,7 @@ from tests.support.store import (
 from tests.support.wait import wait_until
 from tireless.entities import AgentKind, Claim, ClaimLost, IllegalTransition, JobState, NewWrite, Phase, WriteOp
 from tireless.store import jobs, lanes
+from tireless.store.connection import connect
 from tireless.store.queries import Connection
 
 RIVAL = "rival"
@@ -61,7 +62,7 @@ class Rival:
 
     def _run(self) -> None:
         try:
-            with psycopg.connect(self._url, autocommit=True, application_name=RIVAL) as conn:
+            with connect(self._url, name=RIVAL) as conn:
                 self._answer = self._action(conn)
         except BaseException as e:
             self._error = e
@@ -98,7 +99,7 @@ class Race:
 
 @pytest.fixture
 def race(database_url: str) -> Iterator[Race]:
-    with psycopg.connect(database_url, autocommit=True) as conn:
+    with connect(database_url, name="test") as conn:
         yield Race(database_url, conn)
 
 
