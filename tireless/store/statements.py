@@ -53,8 +53,8 @@ class Answer:
 
 
 class Remembering(psycopg.Connection[Any]):
-    """A connection that keeps its statements. `patience` is how long one answer may take, in seconds; by default
-    longer than the server's own statement_timeout, so that a slow statement is told from a silent server.
+    """An autocommit connection that keeps its statements. `patience` is how long one answer may take, in seconds; by
+    default longer than the server's own statement_timeout, so that a slow statement is told from a silent server.
 
     `statement_threshold` is how often a statement goes as text before the server prepares it; None: always. psycopg's
     own cursors prepare nothing here: after a rollback they would throw away all that is prepared, ours too.
@@ -102,6 +102,7 @@ class Statement:
     """One query of one connection."""
 
     def __init__(self, conn: Remembering, query: bytes, name: bytes) -> None:
+        assert conn.autocommit, "nothing here begins a transaction"
         self._conn = conn
         self._pgconn = conn.pgconn
         self._name = name
@@ -110,8 +111,9 @@ class Statement:
         self._formats = [PyFormat.AUTO] * len(self._order)
         self._plans: dict[tuple[int, ...], _Plan] = {}
         self._prepared = 0
-        self._poll = select.poll()
-        self._poll.register(self._pgconn.socket, select.POLLIN)
+        self._to_hear, self._to_talk = select.poll(), select.poll()
+        self._to_hear.register(self._pgconn.socket, select.POLLIN)
+        self._to_talk.register(self._pgconn.socket, select.POLLIN | select.POLLOUT)
 
     def execute(self, params: Mapping[str, Any]) -> Answer:
         values = self._writer.dump_sequence([params[name] for name in self._order], self._formats)
@@ -165,11 +167,11 @@ class Statement:
         pgconn = self._pgconn
         deadline = time.monotonic() + self._conn.patience
         while pgconn.flush():
-            self._wait(deadline, select.POLLIN | select.POLLOUT)
+            self._wait(self._to_talk, deadline)
         result = None
         while True:
             while pgconn.is_busy():
-                self._wait(deadline)
+                self._wait(self._to_hear, deadline)
             following = pgconn.get_result()
             if following is None:
                 break
@@ -182,14 +184,8 @@ class Statement:
             raise error_from_result(result, self._conn.info.encoding)
         return result
 
-    def _wait(self, deadline: float, events: int = select.POLLIN) -> None:
-        """Until the server has something to say (or, so asked, to hear)."""
-        if events != select.POLLIN:
-            self._poll.modify(self._pgconn.socket, events)
-            ready = self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
-            self._poll.modify(self._pgconn.socket, select.POLLIN)
-        else:
-            ready = self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+    def _wait(self, poll: select.poll, deadline: float) -> None:
+        ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
         if not ready:
             self._pgconn.finish()
             raise NoAnswer(f"no answer from the server within {self._conn.patience:g} s")
