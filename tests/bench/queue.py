@@ -1,10 +1,11 @@
 """What the queue costs beside its own SQL: jobs a second, claimed, started and finished one by one, against pgbench
 running the bare statements on the same server in the same run.
 
-    python -m tests.bench queue [--json] [--jobs N] [--rounds N]
+    python -m tests.bench queue [--json] [--jobs N] [--rounds N] [--durable]
 
 Each figure is the best of its rounds, which take turns, so that what else the machine does weighs on both alike.
-Each connection is a process of its own, here as in pgbench.
+Each connection is a process of its own. The suite's server does not wait for its disk, so that all that a client costs
+is seen; with --durable it does, as one that people run.
 """
 
 from __future__ import annotations
@@ -40,8 +41,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--jobs", type=int, default=600, help="a connection a round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--durable", action="store_true", help="a commit waits for the disk")
     options = parser.parse_args(argv)
     with postgres.server() as server:
+        if options.durable:
+            with psycopg.connect(server.url, autocommit=True) as conn:
+                conn.execute("alter system set fsync = on")
+                conn.execute("select pg_reload_conf()")
         figures = [measure(server, n, options.jobs, options.rounds) for n in CONNECTIONS]
     if options.json:
         print(json.dumps({str(n): figure for n, figure in zip(CONNECTIONS, figures, strict=True)}))
