@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
+from uuid import RFC_4122
 
 import psycopg
 import pytest
@@ -46,6 +48,25 @@ def test_repeated_polls_make_one_job(conn: Connection) -> None:
 def test_one_issue_twice_in_one_page_makes_one_job(conn: Connection) -> None:
     assert enqueue(conn, [issue(1), issue(1)]) == {1: Verdict.ENQUEUED}
     assert scalar(conn, "select count(*) from job") == 1
+
+
+@pytest.mark.parametrize(
+    "words", ['{"a", b}', "back\\slash\\", 'say "yes"', "NULL", "", " ", "a\nb\tc", "ü, 100 %s %(x)s", "'--;"]
+)
+def test_what_an_issue_says_is_kept_to_the_letter(conn: Connection, words: str) -> None:
+    saying = [replace(issue(n), title=words, body=words, author=words) for n in (1, 2)]
+    assert set(enqueue(conn, saying).values()) == {Verdict.ENQUEUED}
+    kept = conn.execute(
+        "select t.title, t.body, t.author, j.title from job_text t join job j on j.id = t.job_id"
+    )
+    assert kept.fetchall() == [(words,) * 4] * 2
+
+
+def test_each_job_has_an_id_of_its_own(conn: Connection) -> None:
+    enqueue(conn, [issue(n) for n in range(1, 101)])
+    ids = [found for (found,) in conn.execute("select id from job").fetchall()]
+    assert len({str(found)[:8] for found in ids}) == 100, "people tell them apart by the first digits"
+    assert {(found.version, found.variant) for found in ids} == {(4, RFC_4122)}
 
 
 def test_a_closed_issue_is_withdrawn_work(conn: Connection) -> None:

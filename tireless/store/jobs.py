@@ -107,26 +107,7 @@ def enqueue(
     later is left for the next poll. What the issue says now is kept with its job. `state_write` is the payload of the
     state label that people are to see on each.
     """
-    verdicts: dict[int, Verdict] = {}
-    asked: list[tuple[int, JobKind, AgentKind, AgentKind, bool, str, str, str]] = []
-    intents: dict[tuple[str, ...], _Intent | None] = {}  # a page's issues carry few sets of labels
-    for issue in issues:
-        if issue.labels not in intents:
-            intents[issue.labels] = _intent(issue.labels, labels, routing)
-        intent = intents[issue.labels]
-        if not issue.is_open:
-            verdicts[issue.ref.number] = Verdict.CLOSED
-        elif issue.is_pull_request:
-            verdicts[issue.ref.number] = Verdict.PULL_REQUEST
-        elif intent is None:
-            verdicts[issue.ref.number] = Verdict.NOT_OPTED_IN
-        else:
-            texts = (
-                stored(issue.title, TITLE_CHARS),
-                stored(issue.body, BODY_CHARS),
-                stored(issue.author, 200),
-            )
-            asked.append((issue.ref.number, *intent, *texts))
+    asked, verdicts = _asked(issues, labels, routing)
     if asked:
         numbers, kinds, lanes, child_lanes, pinned_ones, titles, bodies, authors = zip(*asked, strict=True)
         params = {
@@ -149,6 +130,33 @@ def enqueue(
         }
         verdicts.update({r["number"]: _VERDICTS[r["verdict"]] for r in rows(conn, "enqueue", params)})
     return verdicts
+
+
+_Asked = tuple[int, JobKind, AgentKind, AgentKind, bool, str, str, str]
+
+
+def _asked(
+    issues: Sequence[Issue], labels: LabelProtocol, routing: RoutingTable
+) -> tuple[list[_Asked], dict[int, Verdict]]:
+    """The issues that ask for a job, each once: number, intent, title, body and author; and why the others do not."""
+    asked: dict[int, _Asked] = {}
+    verdicts: dict[int, Verdict] = {}
+    intents: dict[tuple[str, ...], _Intent | None] = {}  # a page's issues carry few sets of labels
+    for issue in issues:
+        if issue.labels not in intents:
+            intents[issue.labels] = _intent(issue.labels, labels, routing)
+        intent = intents[issue.labels]
+        number = issue.ref.number
+        if not issue.is_open:
+            verdicts[number] = Verdict.CLOSED
+        elif issue.is_pull_request:
+            verdicts[number] = Verdict.PULL_REQUEST
+        elif intent is None:
+            verdicts[number] = Verdict.NOT_OPTED_IN
+        else:
+            title, body = stored(issue.title, TITLE_CHARS), stored(issue.body, BODY_CHARS)
+            asked[number] = (number, *intent, title, body, stored(issue.author, 200))
+    return list(asked.values()), verdicts
 
 
 def _new_ids(count: int) -> list[str]:

@@ -1,4 +1,4 @@
--- One round trip for a whole sweep of one repository. Skipped, each for a reason of its own:
+-- One round trip for a whole sweep of one repository, each issue once. Skipped, each for a reason of its own:
 --   a live job (the partial unique index says so), a forge write still waiting or an opt-in label that the forge
 --   would not take off (an agent must not repeat finished work), a list that was read before the last job's
 --   end or its last write (the label in it may be the old one), a survey that ran within its cooldown, a label
@@ -62,7 +62,7 @@ with moment as materialized (
     returning id, number, lane
 ), said as (
     insert into job_text (job_id, title, body, author, seen_at)
-    select distinct on (added.id) added.id, judged.title, judged.body, judged.author, moment.at
+    select added.id, judged.title, judged.body, judged.author, moment.at
       from added
       join judged on judged.number = added.number
       cross join moment
@@ -91,4 +91,3 @@ select judged.number, added.id as job_id,
   from judged
   left join added on added.number = judged.number
   cross join told
- order by judged.number
