@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import time, timedelta
+from typing import Any
+from unittest.mock import patch
 
-import psycopg
 import pytest
 
 from tests.support.store import (
@@ -33,25 +34,24 @@ from tests.support.store import (
 )
 from tireless.entities import AgentKind, ClaimLost, Forge, IllegalTransition, JobState, Phase, RepoRef
 from tireless.store import jobs, lanes, repos, runs
+from tireless.store.connection import Session
 from tireless.store.queries import Connection
+from tireless.store.statements import Answer
 
 
 @contextmanager
 def statements(conn: Connection) -> Iterator[list[str]]:
-    """What is executed on any cursor of this connection meanwhile."""
+    """The queries that are asked on this connection meanwhile."""
     seen: list[str] = []
 
-    class Counting(psycopg.Cursor[tuple[object, ...]]):
-        def execute(self, query, params=None, **options):  # type: ignore[no-untyped-def]
-            seen.append(str(query))
-            return super().execute(query, params, **options)
+    def ask(query: bytes, params: Mapping[str, Any]) -> Answer:
+        seen.append(query.decode())
+        return Session.ask(mine, query, params)
 
-    before = conn.cursor_factory
-    conn.cursor_factory = Counting
-    try:
+    assert isinstance(conn, Session)
+    mine = conn
+    with patch.object(mine, "ask", ask):
         yield seen
-    finally:
-        conn.cursor_factory = before
 
 
 def test_the_claim_leaves_its_mark(conn: Connection) -> None:
