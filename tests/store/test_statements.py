@@ -67,6 +67,15 @@ def test_a_statement_is_prepared_when_it_comes_again_and_again(mine: Session) ->
         assert prepared(mine) == (["select $1::int as n"] if times > 2 else [])
 
 
+def test_several_commands_at_once_are_never_prepared(mine: Session) -> None:
+    for n in range(5):
+        mine.ask(b"set application_name = 'first'; set application_name = 'second'", {})
+        assert scalar(mine, "show application_name") == "second", n
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            mine.ask(b"select 1 as n; select 1 / 0 as n", {})
+    assert prepared(mine) == []
+
+
 def test_without_a_threshold_nothing_is_prepared(mine: Session) -> None:
     mine.statement_threshold = None
     for _ in range(8):

@@ -107,6 +107,7 @@ class Statement:
         self._pgconn = conn.pgconn
         self._name = name
         self._query, self._order = placed(query)
+        self._several = not self._order and b";" in self._query  # commands: the server takes them as text only
         self._writer = Transformer(conn)
         self._formats = [PyFormat.AUTO] * len(self._order)
         self._plans: dict[tuple[int, ...], _Plan] = {}
@@ -149,6 +150,9 @@ class Statement:
         types: tuple[int, ...],
         formats: Sequence[pq.Format] | None,
     ) -> None:
+        if self._several:
+            self._pgconn.send_query(self._query)
+            return
         threshold = self._conn.statement_threshold
         if plan.name is None and threshold is not None and plan.times >= threshold:
             self._prepared += 1
