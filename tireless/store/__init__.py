@@ -6,6 +6,8 @@ connection (store.connection opens no other kind) each is one statement and so o
 several together wraps them in `with conn.transaction():`. No function leaves a transaction open.
 
     connection   opening connections, telling an outage from a fault, retrying through one
+    queries      store/sql/NAME.sql by name
+    statements   what a connection keeps of its queries, and how they are executed
     migrate      schema/NNNN_name.sql, in order, once
     jobs         enqueue, claim, transitions under the fence, sweep, cancel
     lanes        caps, pauses, holds
