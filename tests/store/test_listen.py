@@ -293,6 +293,37 @@ def test_a_pulse_is_heard_and_wakes_nobody(
         ear.close()
 
 
+def test_what_comes_before_the_check_is_no_failed_check(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A pulse, or news of the lane, after LISTEN and before the notification to itself, which is slow to come."""
+    late: list[threading.Timer] = []
+
+    class Slow:
+        def __enter__(self) -> Slow:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def execute(self, query: str, params: tuple[str]) -> None:
+            say("notify tireless_pulse")
+            late.append(threading.Timer(0.5, say, (query, params)))
+            late[0].start()
+
+    def say(query: str, params: tuple[str, ...] = ()) -> None:
+        with psycopg.connect(database_url, autocommit=True) as other:
+            other.execute(query.encode(), params)
+
+    opened = iter([connect(database_url), Slow()])
+    monkeypatch.setattr(listen, "connect", lambda *_, **__: next(opened))
+    ear = listener(database_url)
+    assert ear.wait(0) is True
+    assert ear.hears
+    assert warnings(caplog) == []
+    late[0].join()
+    ear.close()
+
+
 def test_who_sends_the_pulse_hears_it_too(conn: Connection, database_url: str) -> None:
     ear = listener(database_url)
     ear.wait(0)

@@ -50,6 +50,15 @@ POLL_CHANNEL = "tireless_poll"
 Wait = Callable[[float, Sequence[int]], Sequence[int]]
 
 
+def _heard(conn: Connection, channel: str, seconds: float) -> bool:
+    """Whether a notification of that channel comes in time; those of others may come before it."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if any(n.channel == channel for n in conn.notifies(timeout=left, stop_after=1)):
+            return True
+    return False
+
+
 def plain_wait(seconds: float, fds: Sequence[int]) -> Sequence[int]:
     return select.select(list(fds), [], [], max(seconds, 0))[0]
 
@@ -195,7 +204,7 @@ class Listener:
                 conn.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
             with connect(self._url, timeout=self._timeout, name=self._name) as other:
                 other.execute("select pg_notify(%s, '')", (own,))
-            heard = any(n.channel == own for n in conn.notifies(timeout=_CHECK_SECONDS, stop_after=1))
+            heard = _heard(conn, own, _CHECK_SECONDS)
             conn.execute(sql.SQL("unlisten {}").format(sql.Identifier(own)))
         except psycopg.errors.FeatureNotSupported as e:
             heard, reason = False, str(e)
