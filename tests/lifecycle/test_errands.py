@@ -88,6 +88,7 @@ def test_the_embedded_server_is_no_stray_and_is_stopped_last(supervised: Make) -
     s.await_event("release")
     assert gone(helper)
     assert not gone(server)
+    s.await_event("start", who="claude_code", count=2)
     s.send(signal.SIGQUIT)
     assert s.exit_code() == 1
     assert not gone(server)  # quit leaves it to the next start

@@ -271,6 +271,10 @@ class Installation:
 
         wait_until(settled, seconds, "forge writes settled", every=0.1)
 
+    def said(self) -> str:
+        """All that the supervisors have logged."""
+        return "".join(supervisor.said() for supervisor in self.supervisors)
+
     def report(self) -> str:
         """For a failed test: what is in the rows and what the supervisors said."""
         lines: list[str] = []

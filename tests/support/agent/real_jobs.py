@@ -134,7 +134,7 @@ def assert_delivered(rig: Rig, job: Job, lane: AgentKind) -> None:
     assert job.state is JobState.DELIVERED, rig.report()
     run = rig.runs(job)[-1]
     walls = "bubblewrap" if bubblewrap() is not None else "none"
-    assert walls in next(line for line in rig.report().splitlines() if f"agent started job={job.id}" in line)
+    assert walls in next(line for line in rig.said().splitlines() if f"agent started job={job.id}" in line)
     assert (run.agent, run.outcome) == (lane, Outcome.COMPLETED)
     assert (run.usage.input_tokens, run.usage.output_tokens) == (200, 40)
     branch = f"tireless/issue-{number}"
