@@ -4,10 +4,10 @@ Identity. A worker is named `host/boot id/pid namespace/pid/start time`: enough 
 whether it still lives (`is_dead`), and never the name of two processes. It is what a claim is held by.
 
 The beat. One pipe a child, from child to parent, non-blocking: `r` says "ready", `b` says "my main loop has
-turned", a dozen times in `supervisor.beat_seconds`, so that one late beat is nothing, and an idle child seldom has to
-wake for it. Nothing else ever travels on it. A child that waits for a database or a forge goes on turning its
-loop, so an outage is no hang; a child that does not beat for `supervisor.beat_seconds` is aborted with a dump
-of its stacks on stderr, then killed, and replaced.
+turned", a dozen times in `supervisor.beat_seconds`, so that one late beat is nothing. A child that is idle
+wakes for it half as often, if nothing else wakes it. Nothing else ever travels on it. A child that waits
+for a database or a forge goes on turning its loop, so an outage is no hang; a child that does not beat for
+`supervisor.beat_seconds` is aborted with a dump of its stacks on stderr, then killed, and replaced.
 
 Signals, as every child takes them. Handlers only set a flag and wake the loop; `turn` and `wait` act on it.
     TERM    drain: finish what is in hand, take nothing new, leave with 0   (`draining`)
@@ -287,9 +287,8 @@ class ChildContext:
         while True:
             self.beat()
             left = deadline - time.monotonic()
-            pause = max(
-                0.0, min(left, self._last_beat + beat_interval(self.config.supervisor) - time.monotonic())
-            )
+            beat_at = self._last_beat + 2 * beat_interval(self.config.supervisor)
+            pause = max(0.0, min(left, beat_at - time.monotonic()))
             events = [fd for fd, _ in poller.poll(pause * 1000 + (1 if pause else 0))]
             if events or left <= pause:
                 self.beat()

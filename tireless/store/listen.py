@@ -9,7 +9,7 @@ whoever waits looks at the rows in either case, so a lost notification costs one
 - A connection that breaks is dropped and opened again, with a jittered pause that grows; `wait` returns at once
   after each reconnect, since anything may have happened meanwhile.
 - A half-open connection is found by its silence. Some poller of the database sends a pulse every few seconds, which
-  all listeners hear and no owner is woken for. Where nothing was heard for ten seconds, neither that nor a
+  all listeners hear and no owner is woken for. Where nothing was heard for almost eleven seconds, neither that nor a
   notification nor an answer to the owner's own queries, a round trip must come back within four, or the connection
   counts as broken. So a listener asks for itself only where no poller runs.
 """
@@ -32,7 +32,7 @@ from tireless.store.queries import Connection, rows
 log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 5.0  # for a notification to come back
-_SILENCE_SECONDS = 10.0
+_SILENCE_SECONDS = 10.8
 _PATIENCE_SECONDS = 4.0
 _deaf: set[str] = set()  # databases of which this process has said that notifications do not arrive
 
@@ -43,7 +43,7 @@ def lane_channel(lane: str) -> str:
 
 CANCEL_CHANNEL = "tireless_cancel"
 PULSE_CHANNEL = "tireless_pulse"
-PULSE_SECONDS = 8.0  # a sender is late at times, and still within the silence that is borne
+PULSE_SECONDS = 9.0  # a sender is late at times, and still within the silence that is borne
 POLL_CHANNEL = "tireless_poll"
 
 # Sleeps for so many seconds or until one of the descriptors is readable; returns those that are.
