@@ -29,6 +29,11 @@ from tireless.routing import RoutingTable
 DEFAULT_PATHS = ("tireless.toml", "/etc/tireless/tireless.toml")
 
 
+def looked_at() -> str:
+    """Where a configuration is looked for, for people."""
+    return ", ".join(["$TIRELESS_CONFIG", *(p if p.startswith("/") else f"./{p}" for p in DEFAULT_PATHS)])
+
+
 class ConfigError(TirelessError):
     """The configuration cannot be used; the text says where and what to do. Exit code 78."""
 
@@ -605,6 +610,12 @@ def with_token(config: Config, entry: ForgeConfig, environ: Mapping[str, str]) -
     where = str(config.path) if config.path is not None else "configuration"
     key = _entry("forge", config.forge.index(entry), entry)
     token = _read_secret(environ, entry.token_env, entry.token_file, where, f"{key}.token")
+    if not (token.isascii() and token.isprintable() and " " not in token):
+        source = f"_env ${entry.token_env}" if entry.token_env is not None else f"_file {entry.token_file}"
+        raise ConfigError(
+            f"{where}: {key}.token{source} does not hold just a token: there is white space or another character "
+            "in it that no token has; give the token alone, on one line"
+        )
     hook: Secret | None = None
     env, file = entry.webhook_secret_env, entry.webhook_secret_file
     if env is not None or file is not None:

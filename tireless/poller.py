@@ -53,7 +53,7 @@ from typing import Any
 import psycopg
 
 from tireless import delivery, embedded, outbox, proctree, web, webhook, who
-from tireless.config import Config
+from tireless.config import Config, ConfigError
 from tireless.entities import (
     Issue,
     IssuePage,
@@ -99,6 +99,7 @@ _LEAVE_SECONDS = 0.5  # for threads to end what they are in
 _TURN_SECONDS = 0.05
 _CONNECTIONS = 4  # for all polls together: what a poll stores takes a hundredth of what it waits for its forge
 _AFTER_OUTAGE_SECONDS = 15.0  # longer than a runner waits between two tries
+_LOOK_PATIENCE_SECONDS = 4.0
 _SWEEP_SECONDS = 2.0
 _TIDY_SECONDS = 3600.0
 _CLEAR_SECONDS = 600.0
@@ -147,10 +148,11 @@ class Clients:
 
     def limited(self) -> list[tuple[str, str, float]]:
         """The forges that have limited our token: kind, host, seconds that are left."""
-        found = [
-            (str(entry.kind), entry.host, self.of(RepoRef(entry.kind, entry.host, "", "")).limited_seconds())
-            for entry in self._ctx.config.forge
-        ]
+        found = []
+        for entry in self._ctx.config.forge:
+            with contextlib.suppress(ConfigError):  # one that cannot be asked says so at its polls
+                client = self.of(RepoRef(entry.kind, entry.host, "", ""))
+                found.append((str(entry.kind), entry.host, client.limited_seconds()))
         return [limit for limit in found if limit[2] > 0]
 
 
@@ -222,7 +224,8 @@ class Poller:
         try:
             with self._listener.connection() as conn:
                 pulse = self._listener.pulse_seconds <= _TURN_SECONDS
-                due = agenda.look(conn, self._looked_at, pulse=pulse)
+                with conn.patient(_LOOK_PATIENCE_SECONDS):  # it is also how a silent server is noticed
+                    due = agenda.look(conn, self._looked_at, pulse=pulse)
                 self._looked_at = due.at
                 self._sweep(conn, due)
                 if _is_due(due.poll):

@@ -314,6 +314,7 @@ class ChildContext:
     def _read_again(self) -> None:
         if self._reload is None:
             return
+        self._last_beat = float("-inf")  # the new one may want beats more often
         try:
             self.config = self._reload(self.config)
         except ConfigError as e:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from tireless.config import ConfigError
 
@@ -36,25 +36,35 @@ def proxy_for(environment: Mapping[str, str], scheme: str, host: str, port: int)
     exempt = environment.get(_first(environment, ("no_proxy", "NO_PROXY")) or "", "")
     if variable is None or is_loopback(host) or _is_exempt(exempt, host, port):
         return None
-    value = environment[variable].strip()
-    parts = urlsplit(value if "://" in value else f"http://{value}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    parts = _parts(environment[variable])
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         # Without the value, which may hold a password.
+        kind = f"of the kind {parts.scheme}://" if parts is not None else "that is no URL"
         raise ConfigError(
-            f"{variable} names a proxy of the kind {parts.scheme or '?'}://; "
+            f"{variable} names a proxy {kind}; "
             f"give http://host:port or https://host:port, or put {host} into no_proxy"
         )
     login = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else None
     where = parts.netloc.rpartition("@")[2]
+    if parts.port is None:
+        where += ":1080" if parts.scheme == "http" else ":443"  # as curl has it, and so git
     return Proxy(f"{parts.scheme}://{where}", login)
 
 
 def secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
     """The passwords of proxies, as they are written and as they are meant: to be masked wherever git speaks."""
-    written = [
-        urlsplit(environment.get(name, "")).password for name in VARIABLES if "://" in environment.get(name, "")
-    ]
+    written = [parts.password for name in VARIABLES if (parts := _parts(environment.get(name, ""))) is not None]
     return tuple(form for word in written if word for form in dict.fromkeys((word, unquote(word))))
+
+
+def _parts(value: str) -> SplitResult | None:
+    """Of a proxy's URL, which may lack its scheme; None if it is none."""
+    try:
+        parts = urlsplit(value.strip() if "://" in value else f"http://{value.strip()}")
+        _ = parts.port, parts.hostname
+    except ValueError:
+        return None
+    return parts
 
 
 def is_loopback(host: str) -> bool:
@@ -66,9 +76,10 @@ def is_loopback(host: str) -> bool:
 
 def _is_exempt(exempt: str, host: str, port: int) -> bool:
     for entry in exempt.casefold().split(","):
-        name, _, only_port = entry.strip().removeprefix("*").removeprefix(".").partition(":")
-        if entry.strip() == "*":
+        whole = entry.strip()
+        if whole == "*" or whole.strip("[]") == host.casefold().strip("[]"):
             return True
+        name, _, only_port = whole.removeprefix("*").removeprefix(".").partition(":")
         if name and only_port in ("", str(port)) and f".{host.casefold()}".endswith(f".{name}"):
             return True
     return False

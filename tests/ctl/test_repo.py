@@ -79,7 +79,7 @@ def test_added_twice_is_refused_in_any_spelling(ctl: Ctl) -> None:
     ctl("repo", "add", "github:github.com/acme/site", "--offline").ok()
     again = ctl("repo", "add", "https://github.com/ACME/Site", "--offline")
     assert again.code == 1
-    assert "is tracked already; repo set changes it" in again.err
+    assert "is tracked already; repo set changes its settings" in again.err
 
 
 @pytest.mark.parametrize("fault", ["missing", "token", "archived", "empty"])

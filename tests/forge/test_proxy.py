@@ -30,19 +30,20 @@ PEM = Path(__file__).parent / "data" / "tls.pem"
     [
         ({}, "https", None),
         ({"https_proxy": "http://proxy:3128"}, "https", "http://proxy:3128"),
-        ({"HTTPS_PROXY": "https://proxy"}, "https", "https://proxy"),
+        ({"https_proxy": "http://proxy"}, "https", "http://proxy:1080"),
+        ({"HTTPS_PROXY": "https://proxy"}, "https", "https://proxy:443"),
         ({"https_proxy": "proxy:3128"}, "https", "http://proxy:3128"),
         ({"https_proxy": "http://proxy:3128"}, "http", None),
         ({"http_proxy": "http://proxy:3128"}, "http", "http://proxy:3128"),
         ({"HTTP_PROXY": "http://proxy:3128"}, "http", None),
-        ({"ALL_PROXY": "http://all"}, "http", "http://all"),
-        ({"all_proxy": "http://all", "https_proxy": "http://own"}, "https", "http://own"),
-        ({"https_proxy": "", "all_proxy": "http://all"}, "https", "http://all"),
+        ({"ALL_PROXY": "http://all"}, "http", "http://all:1080"),
+        ({"all_proxy": "http://all", "https_proxy": "http://own"}, "https", "http://own:1080"),
+        ({"https_proxy": "", "all_proxy": "http://all"}, "https", "http://all:1080"),
         ({"all_proxy": "http://all", "no_proxy": "forge.test"}, "https", None),
         ({"all_proxy": "http://all", "NO_PROXY": "other.test, .forge.test, forge.test:443"}, "https", None),
         ({"all_proxy": "http://all", "no_proxy": "test"}, "https", None),
         ({"all_proxy": "http://all", "no_proxy": "*"}, "https", None),
-        ({"all_proxy": "http://all", "no_proxy": "forge.test:8443"}, "https", "http://all"),
+        ({"all_proxy": "http://all", "no_proxy": "forge.test:8443"}, "https", "http://all:1080"),
     ],
 )
 def test_by_which_proxy(environment: dict[str, str], scheme: str, url: str | None) -> None:
@@ -65,12 +66,23 @@ def test_a_login_is_taken_out_of_the_url_and_shown_nowhere() -> None:
     assert "p@ss" not in repr(found)
 
 
-def test_what_git_says_of_a_proxy_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("https_proxy", "http://me:p%40ss@proxy:3128")
+def test_no_proxy_may_name_an_address() -> None:
+    environment = {"all_proxy": "http://all", "no_proxy": "10.0.0.1,fd00::1,[fd00::2]"}
+    assert proxy_for(environment, "https", "fd00::1", 443) is None
+    assert proxy_for(environment, "https", "fd00::2", 443) is None
+    assert proxy_for(environment, "https", "10.0.0.1", 443) is None
+    assert proxy_for(environment, "https", "fd00::3", 443) is not None
+
+
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_what_git_says_of_a_proxy_is_masked(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", f"{scheme}me:p%40ss@proxy:3128")
     assert {"p%40ss", "p@ss"} <= set(Remote("https://forge.test/acme/site.git").access().secrets)
 
 
 def test_another_kind_of_proxy_is_refused_by_name_without_its_value() -> None:
+    with pytest.raises(ConfigError, match=r"https_proxy names a proxy that is no URL"):
+        proxy_for({"https_proxy": "http://[::1"}, "https", "forge.test", 443)
     with pytest.raises(
         ConfigError, match=r"ALL_PROXY names a proxy of the kind socks5://; give http://"
     ) as caught:

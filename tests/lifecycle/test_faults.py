@@ -165,6 +165,20 @@ def test_fault_17_a_crash_looping_lane_trips_after_five_and_the_other_lane_works
     s.await_log(all_ready, count=before + 1)
 
 
+def test_fault_20_a_reload_that_asks_for_more_beats_kills_nobody(supervised: Make) -> None:
+    s = supervised(runners={"claude_code": 1, "opencode": 1}, beat_seconds=120)
+    s.start_ready()
+    before = [s.pid_of(who) for who in ("poller", "claude_code", "opencode")]
+    wait_seconds(3)
+    s.settings["beat_seconds"] = 2
+    s.write_config()
+    s.send(signal.SIGHUP)
+    s.await_log("configuration read again")
+    wait_seconds(3)
+    assert not s.log_lines("hangs and is killed")
+    assert [s.pid_of(who) for who in ("poller", "claude_code", "opencode")] == before
+
+
 def test_fault_17_a_lane_that_never_comes_up_does_not_keep_the_others_from_being_ready(
     supervised: Make,
 ) -> None:

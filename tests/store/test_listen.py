@@ -324,6 +324,22 @@ def test_what_comes_before_the_check_is_no_failed_check(
     ear.close()
 
 
+def test_a_listener_that_heard_nothing_checks_again(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(listen, "_CHECK_SECONDS", 0.0)  # its notification comes too late
+    ear = listener(database_url)
+    ear.wait(0)
+    assert not ear.hears
+    monkeypatch.undo()
+    assert ear.wait(0) is False
+    assert not ear.hears, "not at once"
+    monkeypatch.setattr(listen, "_CHECK_AGAIN_SECONDS", 0.0)
+    assert ear.wait(0) is True
+    assert ear.hears
+    ear.close()
+
+
 def test_who_sends_the_pulse_hears_it_too(conn: Connection, database_url: str) -> None:
     ear = listener(database_url)
     ear.wait(0)

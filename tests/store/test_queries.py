@@ -48,7 +48,7 @@ def test_rows_are_dicts_by_column_in_order(conn: Connection) -> None:
     assert queries.rows(conn, "get_job", {"id": "00000000-0000-0000-0000-000000000000"}) == []
 
 
-def test_a_column_added_meanwhile_costs_a_new_connection_and_nothing_else(
+def test_a_column_added_meanwhile_costs_a_repetition_and_nothing_else(
     conn: Connection, database_url: str
 ) -> None:
     """A harmless migration while runners work: the plans of their connections are of before."""
@@ -58,14 +58,25 @@ def test_a_column_added_meanwhile_costs_a_new_connection_and_nothing_else(
     with link.connection() as mine:
         for _ in range(8):
             claimed(mine)
+            jobs.find(mine, limit=1)
     conn.execute("alter table job add column novel text")
-    with pytest.raises(psycopg.errors.FeatureNotSupported) as caught, link.connection() as mine:
-        claimed(mine)
-    assert is_outage(caught.value), "to be tried again on a new connection"
     with link.connection() as mine:
         found = claimed(mine)
     assert found.job.issue.number == 9, "the refused statement did nothing"
     assert jobs.get(conn, found.job.id) == found.job
+    with link.connection() as mine:
+        for _ in range(4):
+            claimed(mine)
+    conn.execute("alter table job add column another text")
+    with (
+        pytest.raises(psycopg.errors.FeatureNotSupported) as caught,
+        link.connection() as mine,
+        mine.transaction(),
+    ):
+        claimed(mine)
+    assert is_outage(caught.value), (
+        "what came before it in the transaction is lost: to be tried again as a whole"
+    )
     link.close()
 
 

@@ -333,6 +333,17 @@ def test_a_token_that_is_not_there_is_known_at_the_start(tmp_path: Path, source:
         load(path, {"TOKEN": ""})
 
 
+@pytest.mark.parametrize("token", ["abc\nline2", "abc def", "abc\tdef", "äbc", "Bearer abc"])
+def test_what_no_token_is_is_refused_and_not_shown(tmp_path: Path, token: str) -> None:
+    with pytest.raises(ConfigError, match=r"token_env \$TOKEN does not hold just a token") as caught:
+        load(written(tmp_path, FORGE), {"TOKEN": token})
+    file = tmp_path / "token"
+    file.write_text(token)
+    with pytest.raises(ConfigError, match=r"token_file .*/token does not hold just a token") as again:
+        load(written(tmp_path, FORGE.replace('token_env = "TOKEN"', f'token_file = "{file}"')), {})
+    assert "bc" not in str(caught.value) + str(again.value).replace(str(tmp_path), "")
+
+
 def test_the_databases_url_comes_from_key_file_or_environment(tmp_path: Path) -> None:
     environ = {"TIRELESS_DATABASE_URL": "postgresql://env", "OTHER": "postgresql://other"}
     url_file = tmp_path / "url"

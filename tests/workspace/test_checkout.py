@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import os
 import shutil
 import stat
@@ -226,6 +227,20 @@ def test_a_mirror_goes_when_nobody_has_need_of_it_any_more(world: World) -> None
     assert not mirror.path.exists()
     world.start("another")
     assert mirror.path.is_dir(), "tracked again, it is made anew"
+
+
+def test_a_mirror_that_somebody_has_the_lock_of_stays(world: World) -> None:
+    mirror = world.spaces.update_mirror(world.repo, world.remote)
+    with open(mirror.lock_path) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert world.spaces.remove_mirrors([], older_than=0) == []
+    assert world.spaces.remove_mirrors([], older_than=0) == [world.repo]
+
+
+def test_a_newer_programs_kind_of_forge_is_left_to_it(world: World) -> None:
+    (world.state / "mirrors/gerrit/host/acme/site.git").mkdir(parents=True)
+    assert world.spaces.remove_mirrors([], older_than=0) == []
+    assert world.spaces.collect_garbage([], older_than=0) == []
 
 
 def _age(root: Path, since_epoch: float = 0) -> None:

@@ -89,10 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
         loaded = config.load(getattr(args, "config", None), os.environ, tokens=False)
         if loaded.path is None:
-            looked = ", ".join(
-                ["$TIRELESS_CONFIG", *(p if p.startswith("/") else f"./{p}" for p in config.DEFAULT_PATHS)]
-            )
-            print(f"no configuration found (looked at {looked}); using defaults", file=sys.stderr)
+            print(f"no configuration found (looked at {config.looked_at()}); using defaults", file=sys.stderr)
         code = args.command(Session(args, loaded, Output(getattr(args, "json", False))))
         sys.stdout.flush()
         return int(code)

@@ -157,7 +157,8 @@ def run_add(session: Session) -> int:
     with session.database(create=True) as conn:
         added = _with_zone(args.zone, lambda: repos.add(conn, found.ref, settings))
         if added is None:
-            raise Refused(f"{found.ref} is tracked already; repo set changes it")
+            made = " (the labels that it lacked are made)" if args.make_labels else ""
+            raise Refused(f"{found.ref} is tracked already{made}; repo set changes its settings")
         if settings.enabled:
             repos.make_due(conn, added.id)
     where = f"{added.default_branch}, every {added.schedule.interval_seconds} s"

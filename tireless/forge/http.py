@@ -255,6 +255,10 @@ class Http:
             body = self._read(call.request, response)
         except urllib3.exceptions.HTTPError as e:
             raise _transport_error(call.request, e) from None
+        except ValueError:  # its text quotes the header
+            raise Broken(
+                call.request, None, "cannot be asked with this token: it fits into no header"
+            ) from None
         log.debug("forge answer method=%s path=%s status=%d", call.request.method, call.target, response.status)
         return response.status, {k.lower(): v for k, v in response.headers.items()}, body
 

@@ -30,8 +30,8 @@ class Agenda:
 
 
 def look(conn: Connection, since: datetime | None = None, *, pulse: bool = False) -> Agenda:
-    """Also wakes the runners of lanes in which a backoff has ended after `since`, and sends the listeners' pulse if
-    that is wanted (store/listen.py)."""
+    """Also wakes the runners of lanes in which a backoff has ended after `since`, or ever, and sends the listeners'
+    pulse if that is wanted (store/listen.py)."""
     found = row(conn, "agenda", {"since": since, "pulse": pulse})
     assert found is not None
     return Agenda(**found)

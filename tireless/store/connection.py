@@ -27,7 +27,7 @@ from psycopg.abc import PQGen
 
 from tireless.entities import TirelessError
 from tireless.store.queries import Connection, text
-from tireless.store.statements import NoAnswer, Remembering
+from tireless.store.statements import NoAnswer, Remembering, is_stale
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +38,6 @@ T = TypeVar("T")
 # busy to answer (a lock or a statement that took too long, a deadlock) is waited out just so: it is no job's fault.
 _OUTAGE_CLASSES = ("08", "57P", "53")
 _OUTAGE_STATES = ("25006", "55P03", "57014", "40P01", "40001")
-
-
-# A migration has added a column: what this connection has prepared is of before, and nothing of it was executed.
-_STALE_PLAN = "RevalidateCachedQuery"
 
 
 class NoDatabase(TirelessError):
@@ -56,7 +52,7 @@ def is_outage(error: BaseException) -> bool:
     state = error.sqlstate
     if state is None:  # no answer from a server at all: refused, cut off, timed out
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    if error.diag.source_function == _STALE_PLAN:
+    if is_stale(error):
         return True
     return state in _OUTAGE_STATES or state.startswith(_OUTAGE_CLASSES)
 

@@ -5,7 +5,7 @@ whoever waits looks at the rows in either case, so a lost notification costs one
 
 - After each (re)connect it checks itself by a round trip: a notification that it sends to a channel of its own
   must come back. Behind a transaction-mode pooler it does not; that is said once, and the listener then only
-  sleeps, so that its owner polls.
+  sleeps, so that its owner polls. Every few minutes it checks again.
 - A connection that breaks is dropped and opened again, with a jittered pause that grows; `wait` returns at once
   after each reconnect, since anything may have happened meanwhile.
 - A half-open connection is found by its silence. Some poller of the database sends a pulse every few seconds, which
@@ -32,6 +32,7 @@ from tireless.store.queries import Connection, rows
 log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 5.0  # for a notification to come back
+_CHECK_AGAIN_SECONDS = 300.0  # after one that did not: it may only have been late
 _SILENCE_SECONDS = 10.8
 _PATIENCE_SECONDS = 4.0
 _deaf: set[str] = set()  # databases of which this process has said that notifications do not arrive
@@ -88,6 +89,7 @@ class Listener:
         self._pulse_at = float("-inf")
         self._hears = False  # whether notifications arrive, by the self-check
         self._said_down = False
+        self._checked_at = 0.0
         self._failures = 0
         self._retry_at = 0.0
 
@@ -111,6 +113,9 @@ class Listener:
                 return False
             return self._reconnect()
         if not self._hears:
+            if time.monotonic() - self._checked_at >= _CHECK_AGAIN_SECONDS:
+                self.close()
+                return self._reconnect()
             self._wait(seconds, ())
             return False
         try:
@@ -138,9 +143,8 @@ class Listener:
         return True
 
     def _prove_alive(self, conn: Session) -> None:
-        conn.patience = _PATIENCE_SECONDS
-        rows(conn, "backend_pid")
-        conn.patience = self._patience
+        with conn.patient(_PATIENCE_SECONDS):
+            rows(conn, "backend_pid")
         self._heard_at = time.monotonic()
 
     def _drain(self, conn: Connection) -> bool:
@@ -153,7 +157,7 @@ class Listener:
         return any(channel != PULSE_CHANNEL for channel in heard)
 
     @contextlib.contextmanager
-    def connection(self) -> Iterator[Connection]:
+    def connection(self) -> Iterator[Session]:
         """The listening connection, for the look at the rows: an outage met on it is also the listener's."""
         if self._conn is None or self._conn.closed:
             self._open()
@@ -191,7 +195,7 @@ class Listener:
             raise
         conn.patience = self._patience
         self._conn = conn
-        self._heard_at = time.monotonic()
+        self._heard_at = self._checked_at = time.monotonic()
         self._failures = 0
         if self._said_down:
             log.warning("listening again channels=%s", ",".join(self._channels))

@@ -20,7 +20,7 @@ import contextlib
 import re
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -29,6 +29,7 @@ from psycopg import pq
 from psycopg.abc import Buffer
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
+from psycopg.pq import TransactionStatus
 from psycopg.pq.abc import PGresult
 
 Row = dict[str, Any]
@@ -63,6 +64,15 @@ class Remembering(psycopg.Connection[Any]):
     patience = 40.0
     statement_threshold: int | None = 2
 
+    @contextlib.contextmanager
+    def patient(self, seconds: float) -> Iterator[None]:
+        """Answers may take that long meanwhile, no longer."""
+        usual, self.patience = self.patience, seconds
+        try:
+            yield
+        finally:
+            self.patience = usual
+
     def ask(self, query: bytes, params: Mapping[str, Any]) -> Answer:
         """Execute a query with named placeholders, as one thread at a time may."""
         kept: dict[bytes, Statement] = self.__dict__.setdefault("_statements", {})
@@ -70,7 +80,21 @@ class Remembering(psycopg.Connection[Any]):
         if statement is None:
             statement = kept[query] = Statement(self, query, b"tireless_%d" % len(kept))
         with self.lock:
-            return statement.execute(params)
+            try:
+                return statement.execute(params)
+            except psycopg.errors.FeatureNotSupported as e:
+                if not is_stale(e):
+                    raise
+                for one in kept.values():  # each of them would fail once
+                    one.forget()
+                if self.info.transaction_status is not TransactionStatus.IDLE:
+                    raise
+                return statement.execute(params)
+
+
+def is_stale(error: BaseException) -> bool:
+    """Whether a migration has changed what a prepared statement returns; nothing of it was executed."""
+    return isinstance(error, psycopg.Error) and error.diag.source_function == "RevalidateCachedQuery"
 
 
 class _Plan:
@@ -123,9 +147,6 @@ class Statement:
         try:
             self._send(plan, values, types, formats)
             result = self._answer()
-        except psycopg.errors.FeatureNotSupported:  # among others: a migration has changed what it returns
-            self._plans.pop(types, None)
-            raise
         except psycopg.Error:
             raise
         except BaseException:
@@ -136,6 +157,10 @@ class Statement:
         if result.nfields:
             return Answer(plan.read(result), result.ntuples)
         return Answer([], result.command_tuples or 0)
+
+    def forget(self) -> None:
+        """What is prepared is of before a migration."""
+        self._plans.clear()
 
     def _new_plan(self, types: tuple[int, ...]) -> _Plan:
         plan = _Plan(self._conn)

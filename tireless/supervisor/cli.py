@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ from tireless.process import Exit, check_reload
 from tireless.supervisor.errands import Errands
 from tireless.supervisor.logs import Logs
 from tireless.supervisor.loop import Main, Supervisor
+
+log = logging.getLogger(__name__)
 
 DESCRIPTION = """\
 Polls your forges for issues with the label `tireless`, runs a coding agent on each, and leaves a
@@ -94,6 +97,10 @@ def main(
         return Exit.DRAINED
     logs = Logs(args.log_timestamps)
     logs.apply(loaded)
+    if loaded.path is None:
+        log.warning("no configuration found (looked at %s); using defaults", config.looked_at())
+    if not loaded.forge:
+        log.warning("no [[forge]] is configured: nothing will be polled")
 
     def reload(current: Config) -> Config:
         return logs.apply(check_reload(current, config.load(args.config, os.environ)))

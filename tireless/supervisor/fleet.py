@@ -292,9 +292,11 @@ class Fleet:
         for child in self.children():
             child.kill(why)
 
-    def reload(self) -> None:
+    def reload(self, now: float) -> None:
+        """Each reads its configuration again, and counts as heard: it has kept to what the old one asked of it."""
         for child in self.children():
             if not child.leaving:
+                child.last_beat = now
                 child.send(signal.SIGHUP)
 
     def deadlines(self) -> list[float]:

@@ -342,7 +342,7 @@ class Supervisor:
             self._reload_is_over()  # what starts later starts with it
             return
         self._fleet.fit(self.config, now)
-        self._fleet.reload()
+        self._fleet.reload(now)
         self._apply_lanes()
 
     def _reload_is_over(self) -> None:

@@ -6,6 +6,7 @@ import errno
 from pathlib import Path
 
 from tireless.agents.base import AgentMissing, AgentNotStarted, StopReason
+from tireless.config import ConfigError
 from tireless.forge import ForgeError, Limited
 from tireless.who import Judgement
 from tireless.workspace import DiskFull, RemoteUnreachable
@@ -80,7 +81,7 @@ def passing(error: Exception, state_dir: Path) -> Passing | None:
         return Passing(str(error), max(error.retry_after_seconds, PASSING_SECONDS))
     if isinstance(error, ForgeError) and error.retryable:
         return Passing(str(error))
-    if isinstance(error, RemoteUnreachable | DiskFull | AgentMissing | AgentNotStarted):
+    if isinstance(error, RemoteUnreachable | DiskFull | AgentMissing | AgentNotStarted | ConfigError):
         return Passing(str(error))
     if isinstance(error, OSError) and error.errno in DISK:
         return Passing(f"the disk under {state_dir}: {error}")

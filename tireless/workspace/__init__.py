@@ -248,15 +248,15 @@ class Workspaces:
         that nobody wrote into in the last `older_than` seconds; what was removed. One that is tracked again
         meanwhile is made anew, by whoever waits for its lock."""
         wanted = {_key(repo) for repo in tracked}
-        borrowed = {mirror_path(root) for root in self._work.iterdir()}
         removed = []
         for path in self._mirrors.all():
             mirror = self._mirrors.at_path(path)
-            idle = time.time() - self._mirrors.last_use(mirror)
-            if _key(mirror.repo) not in wanted and path not in borrowed and idle >= older_than:
-                with self._mirrors.locked(mirror):
+            if _key(mirror.repo) in wanted:
+                continue
+            with self._mirrors.unused(mirror, older_than) as is_unused:
+                if is_unused and path not in {mirror_path(root) for root in self._work.iterdir()}:
                     files.remove_tree(self._git, path)
-                removed.append(mirror.repo)
+                    removed.append(mirror.repo)
         return removed
 
     def _over(self, most_bytes: int | None) -> bool:

@@ -117,7 +117,10 @@ class Mirrors:
         return Mirror(RepoRef(Forge(forge), host, owner, name.removesuffix(".git")), path)
 
     def all(self) -> list[Path]:
-        return sorted(path for path in self.root.glob("*/*/*/*.git") if path.is_dir())
+        kinds = set(Forge)  # a newer program's kinds of forges are left to it
+        return sorted(
+            path for path in self.root.glob("*/*/*/*.git") if path.parts[-4] in kinds and path.is_dir()
+        )
 
     def update(self, repo: RepoRef, remote: Remote) -> Mirror:
         """Bring the mirror up to what the forge has now, making it if there is none."""
@@ -154,11 +157,14 @@ class Mirrors:
         finally:
             os.close(fd)  # not LOCK_UN: that would free it for a git that still writes
 
-    @staticmethod
-    def last_use(mirror: Mirror) -> float:
-        """When somebody last had the lock, in seconds since the epoch."""
-        lock = mirror.lock_path
-        return (lock if lock.exists() else mirror.path).stat().st_mtime
+    @contextlib.contextmanager
+    def unused(self, mirror: Mirror, seconds: float) -> Iterator[bool]:
+        """Whether nobody has the lock, or had it in the last `seconds`; if so it is ours while this lasts."""
+        fd = os.open(mirror.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            yield _try_lock(fd) and time.time() - os.fstat(fd).st_mtime >= seconds
+        finally:
+            os.close(fd)
 
     def _init(self, mirror: Mirror, lock: int) -> None:
         if (mirror.path / "HEAD").is_file() and (mirror.path / "config").is_file():

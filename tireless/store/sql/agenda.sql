@@ -7,7 +7,7 @@ with clock as materialized (
     select l.lane,
            exists (select from job j
                     where j.state = 'pending' and j.lane = l.lane and j.priority = p.priority
-                      and j.run_at > %(since)s::timestamptz and j.run_at <= clock.now) as ripe,
+                      and j.run_at > coalesce(%(since)s::timestamptz, '-infinity') and j.run_at <= clock.now) as ripe,
            (select j.run_at from job j
              where j.state = 'pending' and j.lane = l.lane and j.priority = p.priority and j.run_at > clock.now
              order by j.run_at
@@ -29,8 +29,17 @@ select clock.now as at,
              from tracked_repo
             where enabled and not tireless_is_quiet(quiet_from, quiet_until, quiet_zone, clock.now)
        ) - clock.now)::float8 as poll,
-       extract(epoch from (select min(next_try_at) from forge_write where state = 'waiting')
-                          - clock.now)::float8 as write,
+       -- As take_write.sql takes them: the first of each issue, and none that somebody has in hand.
+       extract(epoch from (
+           select min(greatest(w.next_try_at, w.locked_until))
+             from forge_write w
+            where w.state = 'waiting'
+              and not exists (
+                  select from forge_write e
+                   where e.state = 'waiting' and e.forge = w.forge and lower(e.host) = lower(w.host)
+                     and lower(e.owner) = lower(w.owner) and lower(e.repo) = lower(w.repo)
+                     and e.number = w.number and e.id < w.id)
+       ) - clock.now)::float8 as write,
        extract(epoch from (select min(claim_expires_at) from job where state in ('claimed', 'running'))
                           - clock.now)::float8 as lease,
        extract(epoch from (select min(held_until) from lane) - clock.now)::float8 as hold,
