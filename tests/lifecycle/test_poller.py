@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -20,6 +21,7 @@ import urllib3
 
 from tests.support import forge as fakes
 from tests.support.forge import FakeForge
+from tests.support.proxy import Proxy
 from tests.support.rig import TOKEN_VARIABLE, Rig
 from tests.support.wait import wait_until
 from tireless.entities import Forge, JobState, RepoRef, WorkerRole
@@ -203,6 +205,37 @@ def test_what_a_killed_poller_was_polling_is_polled_again_at_once(database_url: 
         killed = time.monotonic()
         rig.wait_job(1, JobState.DELIVERED)
         assert time.monotonic() - killed < 30, "it would be due by itself after three minutes"
+        supervisor.end()
+
+
+def test_a_proxy_that_cannot_be_used_stops_its_forge_and_no_other(database_url: str) -> None:
+    elsewhere = '[[forge]]\nkind = "gitea"\nhost = "git.example.org"\ntoken_env = "OTHER_TOKEN"\n'
+    env = {"ALL_PROXY": "socks5h://127.0.0.1:1", "OTHER_TOKEN": "abc"}
+    with Rig(url=database_url, env=env, settings=elsewhere) as rig:
+        rig.track(interval_seconds=5)
+        with rig.connection() as conn:
+            ref = RepoRef(Forge.GITEA, "git.example.org", "acme", "tool")
+            repos.add(conn, ref, repos.RepoSettings("https://git.example.org/acme/tool.git", "main", 5))
+        supervisor = rig.start()
+        rig.open_issue("Do it")
+        rig.wait_job(1, JobState.DELIVERED)
+        told = "ALL_PROXY names a proxy of the kind socks5h://"
+        wait_until(lambda: told in supervisor.said(), 20, "the poll of the other forge says why it fails")
+        supervisor.end()
+
+
+def test_a_database_that_falls_silent_is_noticed_in_time(database_url: str) -> None:
+    """The socket stays open and nothing comes through."""
+    with Proxy(database_url) as proxy, Rig(url=proxy.url) as rig:
+        rig.track(interval_seconds=60)
+        supervisor = rig.start()
+        wait_until(lambda: rig.forge.asked("GET .*/issues"), 20, "the first poll")
+        proxy.silent = True
+        lost = re.compile(r"WARNING poller\[\d+\] tireless.store.listen: listening connection lost")
+        wait_until(lambda: lost.search(supervisor.said()), 15, "the poller notices")
+        proxy.silent = False
+        again = re.compile(r"WARNING poller\[\d+\] tireless.store.listen: listening again")
+        wait_until(lambda: again.search(supervisor.said()), 30, "it is back")
         supervisor.end()
 
 
