@@ -132,7 +132,7 @@ def test_fault_20_a_reload_changes_caps_in_rows_and_processes_and_agents_stay(ma
     supervisor.send(signal.SIGHUP)
     world.until(lambda: cap_of(world) == 1, 10, "a good file again")
     world.until(lambda: supervisor.said().count("configuration read again") == 2, 10, "read twice")
-    assert children(world) == before
+    world.until(lambda: children(world) == before, 10, "the errand has left, and all others are who they were")
     assert set(world.agents(first)) == running
     for number in (first.issue.number, second):  # over the cap now, but nobody is cut off
         world.let_agent_go(world.job(number))

@@ -188,7 +188,7 @@ def test_fault_17_a_lane_that_never_comes_up_does_not_keep_the_others_from_being
     s.await_log("ready: poller 1/1, claude_code 0/1 tripped, opencode 1/1")
     assert len(s.log_lines("ready: ")) == 1
     # An error that nobody expected is one line too, traceback and all.
-    assert len(s.log_lines("first line | second line")) == 5
+    assert len(s.log_lines("first-line | second line")) == 5
 
 
 def test_fault_17_a_lane_with_a_runner_that_lives_well_does_not_trip(supervised: Make) -> None:

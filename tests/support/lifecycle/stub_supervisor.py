@@ -175,7 +175,7 @@ def agent(ctx: ChildContext) -> int:
 
 
 def fail(_ctx: ChildContext) -> int:
-    raise RuntimeError("first line\nsecond line")
+    raise RuntimeError("first-line\nsecond line")
 
 
 CHILDREN: dict[str, Callable[[ChildContext], int]] = {
