@@ -34,7 +34,7 @@ gives its job back itself, and burns no attempt by it, as a sweep would.
 TERM and INT: no new poll is begun, and it leaves within a second, whatever its threads wait for; on TERM
 after a last pass over the outbox, since that comes when the host's runners have left. That pass ends when a forge
 has kept it waiting for `_SILENT_SECONDS`, after `_LAST_PASS_SECONDS` at most, and on INT. What the poller had taken
-and not done is due again within minutes.
+and not done is due again within minutes; at once where its supervisor saw it die (tireless/errands.py).
 """
 
 from __future__ import annotations
@@ -271,8 +271,7 @@ class Poller:
             self._seen_at = time.monotonic()
 
     def _begin_polls(self, conn: Connection) -> None:
-        if limited := self._clients.limited():
-            limits.postpone_polls(conn, limited)
+        limits.postpone_polls(conn, self._clients.limited())
         flying = self._in_flight
         if flying.free > 0:
             places, elsewhere = flying.places(), flying.per_unknown_host

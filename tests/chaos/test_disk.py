@@ -182,11 +182,16 @@ def test_workspaces_of_finished_jobs_go_by_age_and_by_size_and_never_one_in_use(
     names = [aged(world, n, hours) for n, hours in zip(finished, (80, 20, 0), strict=True)]
     in_use = aged(world, held.issue.number, 1000)
     assert workspaces(world) == {*names, in_use}
+    unused = world.state_dir() / "mirrors/gitea/forge.test/acme/not-tracked-any-more.git"
+    unused.mkdir(parents=True)
+    unused.with_suffix(".lock").touch()
+    os.utime(unused.with_suffix(".lock"), (0, 0))
 
     tidy(world)
     # By age the first; by size, of which the one in use takes its part, the older of the others.
     kept = {names[2], in_use}
     world.until(lambda: workspaces(world) == kept, 20, f"kept {kept}, there are {workspaces(world)}")
     world.until(lambda: "workspaces removed count=2" in world.supervisors[-1].said(), 5, "said in a line")
+    world.until(lambda: not unused.exists(), 10, "the mirror of a repository that is not tracked is gone")
     world.let_agent_go(held)
     world.assert_delivered_once(held.issue.number)

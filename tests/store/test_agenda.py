@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from datetime import time, timedelta
 from unittest.mock import ANY
 
-import psycopg
 import pytest
 
 from tests.support.store import (
@@ -15,6 +14,7 @@ from tests.support.store import (
     OC,
     claimed,
     clock_at,
+    ear,
     enqueue,
     issue,
     open_lanes,
@@ -33,20 +33,7 @@ CC_ROWS, OC_ROWS = lane_channel(CC), lane_channel(OC)
 
 @pytest.fixture
 def told(conn: Connection, database_url: str) -> Iterator[Callable[[], list[str]]]:
-    """The channels of which something was heard since the last look, in order."""
-    with psycopg.connect(database_url, autocommit=True) as ear:
-        for channel in (CC_ROWS, OC_ROWS, PULSE_CHANNEL, "mark"):
-            ear.execute(f"listen {channel}".encode())
-
-        def look() -> list[str]:
-            conn.execute("select pg_notify('mark', '')")
-            found: list[str] = []
-            for one in ear.notifies(timeout=5):
-                if one.channel == "mark":
-                    return found
-                found.append(one.channel)
-            raise AssertionError("the mark did not come")
-
+    with ear(conn, database_url, CC_ROWS, OC_ROWS, PULSE_CHANNEL) as look:
         yield look
 
 

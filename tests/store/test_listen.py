@@ -16,6 +16,7 @@ from tests.support.store import (
     CC,
     OC,
     claimed,
+    ear,
     enqueue,
     issue,
     job_of,
@@ -60,20 +61,8 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 @pytest.fixture
 def heard(conn: Connection, database_url: str) -> Iterator[Callable[[], list[str]]]:
-    """The notifications since the last look, as 'channel payload'."""
-    with psycopg.connect(database_url, autocommit=True) as ear:
-        for channel in (lane_channel(CC), lane_channel(OC), CANCEL_CHANNEL, POLL_CHANNEL):
-            ear.execute(f"listen {channel}".encode())
-
-        def look() -> list[str]:
-            conn.execute("select pg_notify('tireless_poll', 'mark')")
-            found: list[str] = []
-            for told in ear.notifies(timeout=5):
-                if told.payload == "mark":
-                    return found
-                found.append(f"{told.channel} {told.payload}".strip())
-            raise AssertionError("the mark did not come")
-
+    channels = (lane_channel(CC), lane_channel(OC), CANCEL_CHANNEL, POLL_CHANNEL)
+    with ear(conn, database_url, *channels) as look:
         yield look
 
 
@@ -144,17 +133,17 @@ def test_it_checks_itself_wakes_at_once_and_says_nothing(
     conn: Connection, database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     open_lanes(conn)
-    ear = listener(database_url)
-    assert ear.wait(0) is True, "new: look at once"
-    assert ear.hears
-    assert ear.wait(0) is False
+    ears = listener(database_url)
+    assert ears.wait(0) is True, "new: look at once"
+    assert ears.hears
+    assert ears.wait(0) is False
     began = time.monotonic()
     waker = threading.Timer(0.2, lambda: woken(database_url))
     waker.start()
-    assert ear.wait(30) is True
+    assert ears.wait(30) is True
     assert time.monotonic() - began < 5
     waker.join()
-    ear.close()
+    ears.close()
     assert warnings(caplog) == []
 
 
@@ -165,16 +154,16 @@ def woken(url: str) -> None:
 
 def test_a_notification_during_the_owners_look_is_not_lost(conn: Connection, database_url: str) -> None:
     open_lanes(conn)
-    ear = listener(database_url)
-    ear.wait(0)
-    with ear.connection() as mine:
+    ears = listener(database_url)
+    ears.wait(0)
+    with ears.connection() as mine:
         with psycopg.connect(database_url, autocommit=True) as other:
             enqueue(other, [issue(1)])
         mine.execute("select 1")
         mine.execute("select 1")
-    assert ear.wait(0) is True
-    assert ear.wait(0) is False, "and is told once"
-    ear.close()
+    assert ears.wait(0) is True
+    assert ears.wait(0) is False, "and is told once"
+    ears.close()
 
 
 def test_a_wait_ends_when_its_owner_says_so(database_url: str) -> None:
@@ -183,25 +172,25 @@ def test_a_wait_ends_when_its_owner_says_so(database_url: str) -> None:
     def interrupted(seconds: float, fds: Sequence[int]) -> Sequence[int]:
         return ()
 
-    ear = listener(database_url, wait=interrupted)
-    ear.wait(0)
+    ears = listener(database_url, wait=interrupted)
+    ears.wait(0)
     began = time.monotonic()
-    assert ear.wait(60) is False
+    assert ears.wait(60) is False
     assert time.monotonic() - began < 2
-    ear.close()
+    ears.close()
 
 
 def test_a_cut_connection_comes_back_with_a_look_and_one_warning(
     proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ear = listener(proxy.url)
-    assert ear.wait(0) is True
+    ears = listener(proxy.url)
+    assert ears.wait(0) is True
     proxy.cut()
-    assert ear.wait(5) is False, "lost"
-    answer = wait_until(lambda: ear.wait(0.1), what="a look after the reconnect")
+    assert ears.wait(5) is False, "lost"
+    answer = wait_until(lambda: ears.wait(0.1), what="a look after the reconnect")
     assert answer is True
-    assert ear.wait(0) is False
-    ear.close()
+    assert ears.wait(0) is False
+    ears.close()
     said = warnings(caplog)
     assert len([m for m in said if "listening connection lost" in m]) == 1
     assert len([m for m in said if "listening again" in m]) == 1
@@ -210,36 +199,36 @@ def test_a_cut_connection_comes_back_with_a_look_and_one_warning(
 def test_while_the_server_is_away_it_knocks_with_growing_jittered_pauses(
     proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ear = listener(proxy.url)
-    ear.wait(0)
+    ears = listener(proxy.url)
+    ears.wait(0)
     proxy.refusing = True
     proxy.knocks.clear()
     proxy.cut()
-    wait_until(lambda: ear.wait(0.05) or len(proxy.knocks) >= 5, timeout=30, what="five knocks")
+    wait_until(lambda: ears.wait(0.05) or len(proxy.knocks) >= 5, timeout=30, what="five knocks")
     pauses = [b - a for a, b in zip(proxy.knocks, proxy.knocks[1:], strict=False)]
     assert all(pause > 0.15 for pause in pauses)
     assert pauses[3] > pauses[0]
     assert len({round(pause, 3) for pause in pauses}) == len(pauses), "no two hosts in step"
     assert len([m for m in warnings(caplog) if "lost" in m]) == 1, "said once, not at each try"
     proxy.refusing = False
-    assert wait_until(lambda: ear.wait(0.1), timeout=20, what="back") is True
-    ear.close()
+    assert wait_until(lambda: ears.wait(0.1), timeout=20, what="back") is True
+    ears.close()
 
 
 def test_a_half_open_connection_is_noticed_within_fifteen_seconds(
     proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The socket stays open and nothing comes through: only asking finds out."""
-    ear = listener(proxy.url)
-    ear.wait(0)
+    ears = listener(proxy.url)
+    ears.wait(0)
     proxy.silent = True
     began = time.monotonic()
-    assert ear.wait(60) is False
+    assert ears.wait(60) is False
     assert time.monotonic() - began < 15
     proxy.silent = False
-    assert wait_until(lambda: ear.wait(0.1), what="back, with a look") is True
-    assert ear.hears
-    ear.close()
+    assert wait_until(lambda: ears.wait(0.1), what="back, with a look") is True
+    assert ears.hears
+    ears.close()
     assert len([m for m in warnings(caplog) if "listening connection lost" in m]) == 1
 
 
@@ -247,17 +236,17 @@ def test_a_live_connection_is_asked_only_when_nothing_was_heard(
     conn: Connection, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listen, "_SILENCE_SECONDS", 0.3)
-    ear = listener(database_url)
-    ear.wait(0)
+    ears = listener(database_url)
+    ears.wait(0)
     began = statements_of(conn, "select pg_backend_pid()")
-    assert ear.wait(1.0) is False
+    assert ears.wait(1.0) is False
     assert began != statements_of(conn, "select pg_backend_pid()"), "asked meanwhile"
     monkeypatch.setattr(listen, "_SILENCE_SECONDS", 60.0)
     began = statements_of(conn, "select pg_backend_pid()")
-    assert ear.wait(0.5) is False
+    assert ears.wait(0.5) is False
     assert began == statements_of(conn, "select pg_backend_pid()")
-    assert ear.hears
-    ear.close()
+    assert ears.hears
+    ears.close()
 
 
 def test_a_pulse_is_heard_and_wakes_nobody(
@@ -266,9 +255,9 @@ def test_a_pulse_is_heard_and_wakes_nobody(
     """With a poller about, a listener need not ask whether it still hears."""
     monkeypatch.setattr(listen, "_SILENCE_SECONDS", 0.5)
     open_lanes(conn)
-    ear = listener(database_url)
-    ear.wait(0)
-    assert ear.pulse_seconds < 0, "none so far"
+    ears = listener(database_url)
+    ears.wait(0)
+    assert ears.pulse_seconds < 0, "none so far"
     began = statements_of(conn, "select pg_backend_pid()")
     over = threading.Event()
 
@@ -280,17 +269,17 @@ def test_a_pulse_is_heard_and_wakes_nobody(
     pulse = threading.Thread(target=beat)
     pulse.start()
     try:
-        assert ear.wait(2.0) is False
+        assert ears.wait(2.0) is False
         assert began == statements_of(conn, "select pg_backend_pid()"), "nothing was asked"
-        assert listen.PULSE_SECONDS - 1 < ear.pulse_seconds <= listen.PULSE_SECONDS
+        assert listen.PULSE_SECONDS - 1 < ears.pulse_seconds <= listen.PULSE_SECONDS
         waker = threading.Timer(0.2, lambda: woken(database_url))
         waker.start()
-        assert ear.wait(30) is True
+        assert ears.wait(30) is True
         waker.join()
     finally:
         over.set()
         pulse.join()
-        ear.close()
+        ears.close()
 
 
 def test_what_comes_before_the_check_is_no_failed_check(
@@ -316,38 +305,38 @@ def test_what_comes_before_the_check_is_no_failed_check(
 
     opened = iter([connect(database_url), Slow()])
     monkeypatch.setattr(listen, "connect", lambda *_, **__: next(opened))
-    ear = listener(database_url)
-    assert ear.wait(0) is True
-    assert ear.hears
+    ears = listener(database_url)
+    assert ears.wait(0) is True
+    assert ears.hears
     assert warnings(caplog) == []
     late[0].join()
-    ear.close()
+    ears.close()
 
 
 def test_a_listener_that_heard_nothing_checks_again(
     database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listen, "_CHECK_SECONDS", 0.0)  # its notification comes too late
-    ear = listener(database_url)
-    ear.wait(0)
-    assert not ear.hears
+    ears = listener(database_url)
+    ears.wait(0)
+    assert not ears.hears
     monkeypatch.undo()
-    assert ear.wait(0) is False
-    assert not ear.hears, "not at once"
+    assert ears.wait(0) is False
+    assert not ears.hears, "not at once"
     monkeypatch.setattr(listen, "_CHECK_AGAIN_SECONDS", 0.0)
-    assert ear.wait(0) is True
-    assert ear.hears
-    ear.close()
+    assert ears.wait(0) is True
+    assert ears.hears
+    ears.close()
 
 
 def test_who_sends_the_pulse_hears_it_too(conn: Connection, database_url: str) -> None:
-    ear = listener(database_url)
-    ear.wait(0)
-    with ear.connection() as mine:
+    ears = listener(database_url)
+    ears.wait(0)
+    with ears.connection() as mine:
         agenda.look(mine, pulse=True)
-    assert ear.wait(0) is False
-    assert ear.pulse_seconds > 0
-    ear.close()
+    assert ears.wait(0) is False
+    assert ears.pulse_seconds > 0
+    ears.close()
 
 
 def statements_of(conn: Connection, query: str) -> object:
@@ -397,14 +386,14 @@ def test_behind_a_pooler_it_says_once_that_it_is_deaf_and_only_sleeps(
 ) -> None:
     open_lanes(conn)
     with pgbouncer.transaction_mode(database_url, ignore_options=ignore_options) as url:
-        ear = listener(url)
-        assert ear.wait(0) is True
-        assert not ear.hears
+        ears = listener(url)
+        assert ears.wait(0) is True
+        assert not ears.hears
         woken(database_url)
-        assert ear.wait(0.3) is False
-        with ear.connection() as mine:
+        assert ears.wait(0.3) is False
+        with ears.connection() as mine:
             assert claimed(mine).job.issue.number == 1, "the owner's look finds it all the same"
-        ear.close()
+        ears.close()
         again = listener(url)
         again.wait(0)
         again.close()

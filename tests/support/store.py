@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
+
+import psycopg
 
 from tireless.entities import (
     AgentKind,
@@ -149,3 +152,22 @@ def scalar(conn: Connection, query: str, *params: Any) -> Any:
 
 def event_kinds(conn: Connection, job: Job) -> list[str]:
     return [e.kind for e in jobs.events(conn, job.id)]
+
+
+@contextmanager
+def ear(conn: Connection, url: str, *channels: str) -> Iterator[Callable[[], list[str]]]:
+    """Yields a look: what was told on these channels since the last one, in order, as 'channel payload'."""
+    with psycopg.connect(url, autocommit=True) as other:
+        for channel in (*channels, "mark"):
+            other.execute(f"listen {channel}".encode())
+
+        def look() -> list[str]:
+            conn.execute("select pg_notify('mark', '')")
+            found: list[str] = []
+            for told in other.notifies(timeout=5):
+                if told.channel == "mark":
+                    return found
+                found.append(f"{told.channel} {told.payload}".strip())
+            raise AssertionError("the mark did not come")
+
+        yield look

@@ -20,8 +20,8 @@ def test_a_fault_that_is_not_the_jobs_is_a_warning(
     why: Leave, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     row = SimpleNamespace(id="a-job")
-    holding = SimpleNamespace(job=row, config=None, db=lambda _: None)
-    leaving = ends.Ends(cast(Any, holding), cast(Any, None), cast(Any, None))
+    hand = SimpleNamespace(job=row, config=None, db=lambda _: None)
+    leaving = ends.Ends(cast(Any, hand), cast(Any, None), cast(Any, None))
     with caplog.at_level(logging.INFO, logger=ends.__name__):
         leaving.leave(why)
     assert [(r.levelname, str(why) in r.message) for r in caplog.records] == [(level, True)]

@@ -14,8 +14,8 @@
 
 It is single-threaded and holds no connection and no pool, ever, so that a fork copies nothing that two
 processes must not share. Work on the database is done by errands: forked children that do one thing, tried
-again with growing delay until it is done. All code is loaded before the first fork: children share its pages, start in
-milliseconds, and are of the build that the supervisor is of, whatever is installed over it meanwhile.
+again with growing delay until it is done. All code is loaded before the first fork: children
+share its pages, and are of the build that the supervisor is of, whatever is installed over it meanwhile.
 
 A child that ends. It is reaped (a loop over waitpid: one SIGCHLD may stand for many). What it left behind has
 become the supervisor's, its subreaper's, own: the guard of its agent has a second to end that agent and to

@@ -16,7 +16,7 @@ findings are there, and the repository's verify command succeeds. What was done 
 blocked or failed, so that nothing paid for is lost.
 
 Every early end is a `Leave` (leaving.py) with its own way to leave the row behind (ends.py). The other modules:
-holding.py is the claim in hand, subject.py the issue and its repository, room.py the mirror and the checkout,
+in_hand.py is the claim in hand, subject.py the issue and its repository, workplace.py the mirror and the checkout,
 attempt.py the agent's run, verdict.py what its answer comes to.
 """
 
@@ -40,10 +40,10 @@ from tireless.store.queries import Connection
 from tireless.work import verdict
 from tireless.work.attempt import Attempt
 from tireless.work.ends import Ends
-from tireless.work.holding import Holding
+from tireless.work.in_hand import InHand
 from tireless.work.leaving import ClaimGone, Leave, passing
-from tireless.work.room import Room
 from tireless.work.subject import Subject
+from tireless.work.workplace import Workplace
 from tireless.workspace import BranchMoved, Cancelled, NotCollected, TooLarge, UnsafeWorkspace
 
 log = logging.getLogger(__name__)
@@ -62,17 +62,17 @@ class Work:
         gate: Gate | None = None,
     ) -> None:
         self._config = ctx.config
-        self._holding = Holding(ctx, url, claim, keeper)
+        self._hand = InHand(ctx, url, claim, keeper)
         self._secrets = (
             *self._config.secrets(),
-            *secrets_in(agent_environment(self._config.lane[self._holding.lane])),
+            *secrets_in(agent_environment(self._config.lane[self._hand.lane])),
         )
         self._redactor = Redactor(self._secrets)
         self._sandbox = sandbox
-        self._subject = Subject(self._holding, gate)
-        self._room = Room(self._holding, self._subject, sandbox)
-        self._attempt = Attempt(self._holding, self._subject, self._room, sandbox, self._redactor)
-        self._ends = Ends(self._holding, self._subject, self._redactor)
+        self._subject = Subject(self._hand, gate)
+        self._workplace = Workplace(self._hand, self._subject, sandbox)
+        self._attempt = Attempt(self._hand, self._subject, self._workplace, sandbox, self._redactor)
+        self._ends = Ends(self._hand, self._subject, self._redactor)
 
     def run(self) -> None:
         try:
@@ -84,12 +84,12 @@ class Work:
         except Exception as e:
             self._ends.leave(self._as_leave(e) or e)
         finally:
-            self._holding.close()
+            self._hand.close()
             self._subject.close()
 
     @property
     def _job(self) -> Job:
-        return self._holding.job
+        return self._hand.job
 
     def _phases(self) -> None:
         steps: dict[Phase, Callable[[], None]] = {
@@ -99,25 +99,25 @@ class Work:
             Phase.PUSH: self._push,
             Phase.ANNOUNCE: self._announce,
         }
-        holding = self._holding
-        holding.job = holding.db(lambda c: jobs.transition(c, holding.claim, JobState.RUNNING))
+        hand = self._hand
+        hand.job = hand.db(lambda c: jobs.transition(c, hand.claim, JobState.RUNNING))
         self._begin_anew_if_the_work_is_elsewhere()
         while self._job.phase is not Phase.DONE:
-            holding.paid = self._job.phase in (Phase.PUSH, Phase.ANNOUNCE)
-            holding.check()
+            hand.paid = self._job.phase in (Phase.PUSH, Phase.ANNOUNCE)
+            hand.check()
             steps[self._job.phase]()
 
     def _begin_anew_if_the_work_is_elsewhere(self) -> None:
         here = self._job.work_host in (None, self._config.host)
         if self._job.phase in (Phase.AGENT, Phase.VERIFY, Phase.PUSH) and not here:
             log.warning("work is on a host that is gone job=%s host=%s", self._job.id, self._job.work_host)
-            self._holding.advance(Phase.PREPARE)
+            self._hand.advance(Phase.PREPARE)
 
     def _as_leave(self, error: Exception) -> Leave | None:
         """A fault that is not the job's own, or what made git stop; None for any other."""
         if isinstance(error, Cancelled):
             try:
-                self._holding.check()
+                self._hand.check()
             except Leave as e:
                 return e
         return passing(error, self._config.state_dir)
@@ -128,11 +128,11 @@ class Work:
         self._subject.look()
         self._subject.judge_asker()
         with_start = delivery.writes_for_start(self._config, self._job)
-        self._holding.db(lambda c: _queue(c, self._job, with_start))
+        self._hand.db(lambda c: _queue(c, self._job, with_start))
         self._subject.tell()
-        self._room.updated_mirror()
-        checkout = self._room.checkout()
-        self._holding.advance(
+        self._workplace.updated_mirror()
+        checkout = self._workplace.checkout()
+        self._hand.advance(
             Phase.AGENT,
             branch=checkout.branch,
             base_commit=checkout.base_commit,
@@ -142,13 +142,13 @@ class Work:
     def _verify(self) -> None:
         ending = self._ending()
         if self._job.kind is not JobKind.IMPLEMENT:
-            self._holding.advance(Phase.ANNOUNCE)
+            self._hand.advance(Phase.ANNOUNCE)
             return
-        mirror, checkout = self._room.mirror, self._room.checkout()
-        self._sandbox.reclaim(self._room.places(checkout))
+        mirror, checkout = self._workplace.mirror, self._workplace.checkout()
+        self._sandbox.reclaim(self._workplace.places(checkout))
         message = f"{delivery.pull_request_title(self._job)}\n\nIssue #{self._job.issue.number}"
         try:
-            collected = self._room.workspaces.collect(checkout, mirror, message)
+            collected = self._workplace.workspaces.collect(checkout, mirror, message)
         except (TooLarge, UnsafeWorkspace) as e:  # the same tomorrow: a person has to look
             self._conclude(ending, JobState.FAILED, f"The work cannot be delivered: {e}.")
             return
@@ -156,42 +156,44 @@ class Work:
             if ending.state is JobState.DELIVERED:
                 self._conclude(ending, JobState.FAILED, "The agent reported success but changed nothing.")
             else:
-                self._holding.advance(Phase.ANNOUNCE)
+                self._hand.advance(Phase.ANNOUNCE)
             return
-        leaked = self._room.workspaces.leaks(mirror, collected, self._secrets)
+        leaked = self._workplace.workspaces.leaks(mirror, collected, self._secrets)
         if leaked:
             ending = verdict.leaking(leaked, self._job.id).masked(self._redactor)
-            self._holding.advance(Phase.ANNOUNCE, result=ending.to_json())
+            self._hand.advance(Phase.ANNOUNCE, result=ending.to_json())
             return
         ending = dataclasses.replace(ending, diffstat=collected.diffstat.text, notes=verdict.notes(collected))
         command = self._subject.repo.verify_command
         if command and ending.state is JobState.DELIVERED:
             ending = self._attempt.verified(command, checkout, ending)
         ending = ending.masked(self._redactor)
-        self._holding.advance(Phase.PUSH, head_commit=collected.head_commit, result=ending.to_json())
+        self._hand.advance(Phase.PUSH, head_commit=collected.head_commit, result=ending.to_json())
 
     def _push(self) -> None:
         self._subject.look(lenient=True)
         job = self._job
         assert job.branch is not None
         assert job.head_commit is not None
-        mirror, base = self._room.mirror, self._subject.repo.default_branch
+        mirror, base = self._workplace.mirror, self._subject.repo.default_branch
         try:
-            self._room.workspaces.push(mirror, self._subject.remote, job.id, job.branch, job.head_commit, base)
+            self._workplace.workspaces.push(
+                mirror, self._subject.remote, job.id, job.branch, job.head_commit, base
+            )
         except BranchMoved as e:
             self._conclude(self._ending(), JobState.BLOCKED, str(e))
             return
         except NotCollected as e:
             log.warning("collected work is gone, beginning anew job=%s why=%s", job.id, e)
-            self._holding.advance(Phase.PREPARE)
+            self._hand.advance(Phase.PREPARE)
             return
-        self._holding.advance(Phase.ANNOUNCE)
+        self._hand.advance(Phase.ANNOUNCE)
 
     def _announce(self) -> None:
-        holding, ending = self._holding, self._ending()
+        hand, ending = self._hand, self._ending()
         new = delivery.writes_for_ending(self._config, self._job, ending, self._subject.repo.default_branch)
         error = ending.why if ending.state is not JobState.DELIVERED else None
-        holding.job = holding.db(lambda c: jobs.finish(c, holding.claim, ending.state, new, error=error))
+        hand.job = hand.db(lambda c: jobs.finish(c, hand.claim, ending.state, new, error=error))
         log.info("finished job=%s issue=%s state=%s", self._job.id, self._job.issue, self._job.state)
         self._subject.tell()
 
@@ -202,7 +204,7 @@ class Work:
     def _conclude(self, ending: Ending, state: JobState, why: str) -> None:
         """Nothing is left to do but to say how it ended."""
         ended = dataclasses.replace(ending, state=state, why=why)
-        self._holding.advance(Phase.ANNOUNCE, result=ended.to_json())
+        self._hand.advance(Phase.ANNOUNCE, result=ended.to_json())
 
 
 def _queue(conn: Connection, job: Job, new: list[NewWrite]) -> None:

@@ -31,10 +31,10 @@ from tireless.redact import Redactor
 from tireless.store import jobs, lanes, runs
 from tireless.store.queries import Connection
 from tireless.work import verdict
-from tireless.work.holding import Holding
+from tireless.work.in_hand import InHand
 from tireless.work.leaving import DISK, ClaimGone, Leave, Passing, Requeued, Unsure
-from tireless.work.room import Room, run_dir
 from tireless.work.subject import Subject
+from tireless.work.workplace import Workplace, run_dir
 from tireless.workspace import Checkout
 
 log = logging.getLogger(__name__)
@@ -51,34 +51,34 @@ class Attempt:
     """Runs the agent of the job in hand, and its repository's verify command."""
 
     def __init__(
-        self, holding: Holding, subject: Subject, room: Room, sandbox: Sandbox, redactor: Redactor
+        self, hand: InHand, subject: Subject, workplace: Workplace, sandbox: Sandbox, redactor: Redactor
     ) -> None:
-        self._holding = holding
-        self._config = holding.config
-        self._lane = holding.lane
+        self._hand = hand
+        self._config = hand.config
+        self._lane = hand.lane
         self._subject = subject
-        self._room = room
+        self._workplace = workplace
         self._sandbox = sandbox
         self._redactor = redactor
 
     def run(self) -> None:
         """To the end of the agent's part: the row is at verify, or a Leave is raised."""
-        checkout = self._room.checkout()
+        checkout = self._workplace.checkout()
         run, conclusion = self._earlier(checkout) or self._run_agent(checkout)
         self._settle(checkout, run, conclusion)
 
     def verified(self, command: str, checkout: Checkout, ending: Ending) -> Ending:
         """Run the repository's verify command as the agent ran: its code is in the checkout too."""
-        places = self._room.places(checkout)
+        places = self._workplace.places(checkout)
         limits = Limits(
             stall_seconds=self._config.runner.verify_timeout_seconds,
             wall_seconds=self._config.runner.verify_timeout_seconds,
             grace_seconds=self._config.supervisor.stop_grace_seconds,
         )
-        job_id = str(self._holding.job.id)
+        job_id = str(self._hand.job.id)
         process = AgentProcess.start(
             shell_command(command, places, job_id),
-            checkout.run / f"verify-{self._holding.claim.seq}",
+            checkout.run / f"verify-{self._hand.claim.seq}",
             job_id,
             self._sandbox,
             limits,
@@ -100,7 +100,7 @@ class Attempt:
 
     def _earlier(self, checkout: Checkout) -> Ended | None:
         """Its conclusion, if its files tell that it had ended: paid once."""
-        job = self._holding.job
+        job = self._hand.job
         for run in self._runs():
             if run.ended_at is not None or run.host != self._config.host:
                 continue
@@ -121,8 +121,8 @@ class Attempt:
         try:
             await_guard(directory, _GUARD_SECONDS)
         except StillRunning:
-            log.warning("ending the agent of a runner that lost the job job=%s", self._holding.job.id)
-            end_job(str(self._holding.job.id))
+            log.warning("ending the agent of a runner that lost the job job=%s", self._hand.job.id)
+            end_job(str(self._hand.job.id))
 
     def _session_to_resume(self, places: Places) -> str | None:
         for run in reversed(self._runs()):
@@ -135,19 +135,17 @@ class Attempt:
 
     def _run_agent(self, checkout: Checkout) -> Ended:
         issue = self._subject.as_asked(self._subject.look())
-        places = self._room.places(checkout)
+        places = self._workplace.places(checkout)
         session = self._session_to_resume(places)
         run, conclusion = self._one_run(checkout, places, issue, session)
         if conclusion.unknown_session or conclusion.session_in_use:
-            log.warning(
-                "session cannot be used, starting afresh job=%s session=%s", self._holding.job.id, session
-            )
+            log.warning("session cannot be used, starting afresh job=%s session=%s", self._hand.job.id, session)
             self._end_run(run, conclusion)
             run, conclusion = self._one_run(checkout, places, issue, None)
         return run, conclusion
 
     def _one_run(self, checkout: Checkout, places: Places, issue: Issue, session: str | None) -> Ended:
-        adapter, lane, job = adapter_for(self._lane), self._config.lane[self._lane], self._holding.job
+        adapter, lane, job = adapter_for(self._lane), self._config.lane[self._lane], self._hand.job
         run_id = uuid4()
         task = Task(
             str(job.id),
@@ -161,8 +159,8 @@ class Attempt:
         )
         command = adapter.command(task, lane, places)
         reports.clear(checkout.report)
-        run = self._holding.db(lambda c: self._start_run(c, run_id, task))
-        self._holding.check()  # stopped meanwhile, we would end the agent of who has the job now
+        run = self._hand.db(lambda c: self._start_run(c, run_id, task))
+        self._hand.check()  # stopped meanwhile, we would end the agent of who has the job now
         process = AgentProcess.start(
             command,
             run_dir(checkout, run_id),
@@ -175,7 +173,7 @@ class Attempt:
         with process:
             left = self._watch(process, run_id)
             conclusion = self._masked(process.conclude())
-        if left is not None and (conclusion.outcome is not Outcome.COMPLETED or not self._holding.trusted):
+        if left is not None and (conclusion.outcome is not Outcome.COMPLETED or not self._hand.trusted):
             self._record_stopped(checkout, run_id, conclusion)
             raise left
         if conclusion.outcome is not Outcome.COMPLETED and _is_full(checkout.run):
@@ -188,20 +186,18 @@ class Attempt:
         with conn.transaction():
             run = runs.start(
                 conn,
-                self._holding.claim,
+                self._hand.claim,
                 run_id,
                 self._lane,
                 host=self._config.host,
                 session_id=task.session_id,
                 resumed=task.resume,
             )
-            hold_used_up(
-                conn, self._lane, self._holding.job.repo_id
-            )  # a day's last job is counted when it begins
+            hold_used_up(conn, self._lane, self._hand.job.repo_id)  # a day's last job is counted when it begins
         return run
 
     def _prompt(self, issue: Issue, checkout: Checkout, *, resumed: bool) -> str:
-        job = self._holding.job
+        job = self._hand.job
         request = prompts.Request(
             job.kind,
             job.issue.repo_ref.full_name,
@@ -212,7 +208,7 @@ class Attempt:
             checkout.report,
             checkout.default_branch,
             remarks=[] if resumed else self._subject.remarks(issue),
-            earlier=self._room.earlier_work(checkout),
+            earlier=self._workplace.earlier_work(checkout),
             verify_command=self._subject.repo.verify_command,
             max_children=self._config.delivery.max_children,
         )
@@ -232,10 +228,10 @@ class Attempt:
         kill_at = float("inf")
         while not process.ended:
             process.turn(0.5)
-            self._holding.beat()
+            self._hand.beat()
             if left is None:
                 left = self._stop_if_left(process)
-            if self._holding.ctx.stopping and kill_at == float("inf"):
+            if self._hand.ctx.stopping and kill_at == float("inf"):
                 kill_at = time.monotonic() + _STOP_GRACE_SECONDS
             if time.monotonic() >= kill_at:
                 process.kill(StopReason.DRAIN)
@@ -246,7 +242,7 @@ class Attempt:
 
     def _stop_if_left(self, process: AgentProcess) -> Leave | None:
         try:
-            self._holding.check()
+            self._hand.check()
         except (ClaimGone, Unsure) as e:
             process.kill(e.stop)
             return e
@@ -258,25 +254,25 @@ class Attempt:
     def _note_usage(self, run_id: UUID, process: AgentProcess) -> None:
         """While it runs, so that a crash does not lose it. An outage may: the next note holds the totals."""
         usage, session = process.usage, process.session_id
-        self._holding.db_if_there(lambda c: runs.note_usage(c, run_id, usage, session))
+        self._hand.db_if_there(lambda c: runs.note_usage(c, run_id, usage, session))
 
     def _record_stopped(self, checkout: Checkout, run_id: UUID, conclusion: Conclusion) -> None:
         """Best effort: without the database the run is closed by whoever works the job next."""
-        worker = self._holding.claim.worker
-        if self._holding.db_if_there(lambda c: _end_run(c, run_id, worker, conclusion)):
+        worker = self._hand.claim.worker
+        if self._hand.db_if_there(lambda c: _end_run(c, run_id, worker, conclusion)):
             self._seal(checkout, run_id)
 
     # -- once it has ended -------------------------------------------------------------------------------
 
     def _settle(self, checkout: Checkout, run: AgentRun, conclusion: Conclusion) -> None:
         """What follows for the job and for the lane, in one transaction with the run's end."""
-        job = self._holding.job
+        job = self._hand.job
         decision = governor.decide(conclusion, job.attempts, self._config.lease.backoff_seconds)
         ending = self._ending(checkout, run, conclusion, decision)
 
         def record(conn: Connection) -> Job:
             with conn.transaction():
-                _end_run(conn, run.id, self._holding.claim.worker, conclusion)
+                _end_run(conn, run.id, self._hand.claim.worker, conclusion)
                 if decision.hold:
                     probe = decision.hold_until is not None
                     lanes.hold(conn, self._lane, decision.why, until=decision.hold_until, probe=probe)
@@ -284,10 +280,10 @@ class Attempt:
                     lanes.end_probe(conn, self._lane)
                 hold_used_up(conn, self._lane, job.repo_id)
                 if ending is not None:
-                    return jobs.advance(conn, self._holding.claim, Phase.VERIFY, result=ending.to_json())
+                    return jobs.advance(conn, self._hand.claim, Phase.VERIFY, result=ending.to_json())
                 return jobs.transition(
                     conn,
-                    self._holding.claim,
+                    self._hand.claim,
                     JobState.PENDING,
                     error=governor.in_words(decision.why),
                     keep_attempt=decision.keep_attempt,
@@ -295,7 +291,7 @@ class Attempt:
                     writes_for=delivery.writes_for_end(self._config),
                 )
 
-        self._holding.job = self._holding.db(record)
+        self._hand.job = self._hand.db(record)
         self._seal(checkout, run.id)
         if decision.hold:
             until = decision.hold_until or "resumed by an operator"
@@ -307,7 +303,7 @@ class Attempt:
         self, checkout: Checkout, run: AgentRun, conclusion: Conclusion, decision: governor.Decision
     ) -> Ending | None:
         """What the job comes to; None if it is to be tried again."""
-        job, why = self._holding.job, governor.in_words(decision.why)
+        job, why = self._hand.job, governor.in_words(decision.why)
         spent = not decision.keep_attempt and job.attempts >= job.max_attempts
         if decision.next is Next.JUDGE:
             most = self._config.delivery.max_children
@@ -329,10 +325,10 @@ class Attempt:
     # -- its records -------------------------------------------------------------------------------------
 
     def _runs(self) -> list[AgentRun]:
-        return self._holding.db(lambda c: runs.of_job(c, self._holding.job.id))
+        return self._hand.db(lambda c: runs.of_job(c, self._hand.job.id))
 
     def _end_run(self, run: AgentRun, conclusion: Conclusion) -> None:
-        self._holding.db(lambda c: _end_run(c, run.id, self._holding.claim.worker, conclusion))
+        self._hand.db(lambda c: _end_run(c, run.id, self._hand.claim.worker, conclusion))
 
     def _masked(self, conclusion: Conclusion) -> Conclusion:
         """Its texts may quote what the agent printed."""
@@ -348,7 +344,7 @@ class Attempt:
         try:
             seal_transcript(run_dir(checkout, run_id), self._redactor, limit)
         except OSError as e:
-            log.error("transcript not sealed job=%s run=%s error=%s", self._holding.job.id, run_id, e)
+            log.error("transcript not sealed job=%s run=%s error=%s", self._hand.job.id, run_id, e)
 
 
 def _end_run(conn: Connection, run_id: UUID, worker: str, conclusion: Conclusion) -> None:

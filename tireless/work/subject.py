@@ -17,7 +17,7 @@ from tireless.labels import is_opted_in
 from tireless.store import refusals, repos
 from tireless.store.connection import is_outage
 from tireless.who import Askers, Judgement
-from tireless.work.holding import Holding
+from tireless.work.in_hand import InHand
 from tireless.work.leaving import NotEntitled, Withdrawn
 from tireless.workspace import Remote
 
@@ -29,9 +29,9 @@ _JUDGED_SECONDS = 60.0  # who set the label is not asked again within this time
 class Subject:
     """The issue of the job in hand. Its client is made when it is first wanted."""
 
-    def __init__(self, holding: Holding, gate: Gate | None) -> None:
-        self._holding = holding
-        self._config = holding.config
+    def __init__(self, hand: InHand, gate: Gate | None) -> None:
+        self._hand = hand
+        self._config = hand.config
         self._gate = gate
         self._client_made: ForgeClient | None = None
         self._askers_made: Askers | None = None
@@ -41,7 +41,7 @@ class Subject:
 
     def look(self, *, lenient: bool = False) -> Issue:
         """The issue as it is now: closed, unlabelled, moved, or a pull request, it is withdrawn work."""
-        protocol, ref = self._config.labels, self._holding.job.issue
+        protocol, ref = self._config.labels, self._hand.job.issue
         try:
             issue = self._client().get_issue(ref)
         except NotFound:
@@ -50,8 +50,8 @@ class Subject:
             raise Withdrawn(f"the issue was transferred to {e.issue or e.to}") from None
         except ForgeError as e:
             if lenient:  # the push will find out for itself whether the forge is there
-                log.warning("issue not looked at again job=%s error=%s", self._holding.job.id, e)
-                return Issue(ref, self._holding.job.title, "", (), True, False, "", "")
+                log.warning("issue not looked at again job=%s error=%s", self._hand.job.id, e)
+                return Issue(ref, self._hand.job.title, "", (), True, False, "", "")
             raise
         if issue.is_pull_request:
             raise Withdrawn("the issue is a pull request now")
@@ -79,7 +79,7 @@ class Subject:
         policy = self._config.prompt.comments
         if policy is CommentPolicy.NONE:
             return []
-        comments = self._client().list_comments(self._holding.job.issue)
+        comments = self._client().list_comments(self._hand.job.issue)
         found = self._askers().remarks(comments, self._asked_at())
         kept = [c for c in found if not c.body.startswith("<!-- tireless:")]
         if policy is CommentPolicy.AUTHOR:
@@ -89,30 +89,30 @@ class Subject:
     @property
     def repo(self) -> TrackedRepo:
         if self._repo_row is None:
-            repo_id = self._holding.job.repo_id
-            rows = self._holding.db(lambda c: repos.find(c, repo_id=repo_id)) if repo_id is not None else []
+            repo_id = self._hand.job.repo_id
+            rows = self._hand.db(lambda c: repos.find(c, repo_id=repo_id)) if repo_id is not None else []
             if not rows:
-                raise Withdrawn(f"{self._holding.job.issue.repo_ref} is no longer tracked")
+                raise Withdrawn(f"{self._hand.job.issue.repo_ref} is no longer tracked")
             self._repo_row = rows[0]
         return self._repo_row
 
     @property
     def remote(self) -> Remote:
-        ref = self._holding.job.issue
+        ref = self._hand.job.issue
         entry = self._config.forge_for(ref.forge, ref.host)
         return Remote(self.repo.clone_url, entry.git_user, entry.token, entry.ca_file)
 
     def tell(self) -> None:
         """Write what is queued for this job now; what does not go through is the poller's to try again."""
-        holding = self._holding
+        hand = self._hand
         try:
             outbox.drain(
-                holding.link.connection,
+                hand.link.connection,
                 lambda _: self._client(),
-                holding.claim.worker,
-                job_id=holding.job.id,
-                give_up=lambda: holding.ctx.stopping,
-                turn=holding.beat,
+                hand.claim.worker,
+                job_id=hand.job.id,
+                give_up=lambda: hand.ctx.stopping,
+                turn=hand.beat,
             )
         except psycopg.Error as e:
             if not is_outage(e):
@@ -126,21 +126,19 @@ class Subject:
         return known or (text.seen_at if text is not None else None)
 
     def _text(self) -> refusals.JobText | None:
-        return self._holding.db(lambda c: refusals.text_of(c, self._holding.job.id))
+        return self._hand.db(lambda c: refusals.text_of(c, self._hand.job.id))
 
     def _askers(self) -> Askers:
         if self._askers_made is None:
             config = self._config
-            self._askers_made = Askers(
-                config.who, config.labels.opt_in, self._client(), self._holding.job.issue
-            )
+            self._askers_made = Askers(config.who, config.labels.opt_in, self._client(), self._hand.job.issue)
         return self._askers_made
 
     def _client(self) -> ForgeClient:
         if self._client_made is None:
-            ref = self._holding.job.issue
+            ref = self._hand.job.issue
             entry = self._config.forge_for(ref.forge, ref.host)
-            self._client_made = client_for(entry, stop=self._holding.ctx.stop_event, gate=self._gate)
+            self._client_made = client_for(entry, stop=self._hand.ctx.stop_event, gate=self._gate)
         return self._client_made
 
     def close(self) -> None:

@@ -34,11 +34,7 @@ select clock.now as at,
            select min(greatest(w.next_try_at, w.locked_until))
              from forge_write w
             where w.state = 'waiting'
-              and not exists (
-                  select from forge_write e
-                   where e.state = 'waiting' and e.forge = w.forge and lower(e.host) = lower(w.host)
-                     and lower(e.owner) = lower(w.owner) and lower(e.repo) = lower(w.repo)
-                     and e.number = w.number and e.id < w.id)
+-- include first_of_issue
        ) - clock.now)::float8 as write,
        extract(epoch from (select min(claim_expires_at) from job where state in ('claimed', 'running'))
                           - clock.now)::float8 as lease,

@@ -9,43 +9,43 @@ from tireless.agents import prompt as prompts
 from tireless.agents.base import Places
 from tireless.agents.sandbox import Sandbox
 from tireless.store import jobs
-from tireless.work.holding import Holding
+from tireless.work.in_hand import InHand
 from tireless.work.subject import Subject
 from tireless.workspace import Checkout, Mirror, Workspaces
 
 
-class Room:
+class Workplace:
     """git is called through `workspaces` only; while it works, the claim is looked at."""
 
-    def __init__(self, holding: Holding, subject: Subject, sandbox: Sandbox) -> None:
-        self._holding = holding
+    def __init__(self, hand: InHand, subject: Subject, sandbox: Sandbox) -> None:
+        self._hand = hand
         self._subject = subject
         account = sandbox.account
         self.workspaces = Workspaces(
-            holding.config.state_dir,
-            holding.config.git,
-            timeout=holding.config.runner.git_timeout_seconds,
-            beat=holding.beat,
-            should_stop=holding.should_stop,
+            hand.config.state_dir,
+            hand.config.git,
+            timeout=hand.config.runner.git_timeout_seconds,
+            beat=hand.beat,
+            should_stop=hand.should_stop,
             owner=(account.uid, account.gid) if account is not None else None,
         )
 
     def updated_mirror(self) -> Mirror:
-        return self.workspaces.update_mirror(self._holding.job.issue.repo_ref, self._subject.remote)
+        return self.workspaces.update_mirror(self._hand.job.issue.repo_ref, self._subject.remote)
 
     @property
     def mirror(self) -> Mirror:
         """As it is; the forge is not asked."""
-        return self.workspaces.mirror_of(self._holding.job.issue.repo_ref)
+        return self.workspaces.mirror_of(self._hand.job.issue.repo_ref)
 
     def checkout(self) -> Checkout:
         """The job's own, from before a crash too, or else a new one."""
-        job = self._holding.job
+        job = self._hand.job
         found = self.workspaces.find(job.id)
         if found is not None:
             return found
-        branch = job.branch or f"{self._holding.config.git.branch_prefix}{job.issue.number}"
-        earlier = self._holding.db(lambda c: jobs.of_issue(c, job.issue))
+        branch = job.branch or f"{self._hand.config.git.branch_prefix}{job.issue.number}"
+        earlier = self._hand.db(lambda c: jobs.of_issue(c, job.issue))
         own = [one.head_commit for one in earlier if one.head_commit is not None]
         return self.workspaces.prepare(self.mirror, job.id, branch, self._subject.repo.default_branch, own)
 
@@ -57,7 +57,7 @@ class Room:
         if checkout.start_commit == checkout.base_commit:
             return None
         commits = self.workspaces.commits_between(self.mirror, checkout.base_commit, checkout.start_commit)
-        earlier = self._holding.db(lambda c: jobs.of_issue(c, self._holding.job.issue))
+        earlier = self._hand.db(lambda c: jobs.of_issue(c, self._hand.job.issue))
         url = next((job.pull_request_url for job in earlier if job.pull_request_url), None)
         return prompts.Earlier(checkout.branch, commits, url)
 

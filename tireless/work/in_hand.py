@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Holding:
+class InHand:
     """One claimed job. `job` is the row as last written; `paid`: past the agent, so that a cancel no longer throws
     the work away."""
 
