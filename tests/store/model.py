@@ -22,6 +22,7 @@ import argparse
 import os
 import random
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ HELD = {"claimed", "running"}
 LIVE = HELD | {"pending"}
 LIMITED = RepoRef(Forge.GITEA, REPO.host, "acme", "limited")
 _STEPS = 60
+_CHUNK = 250
 
 Row = dict[str, Any]
 
@@ -488,8 +490,7 @@ class Queue(RuleBasedStateMachine):
             held = lane["hold_reason"] is not None and (
                 lane["held_until"] is None or lane["held_until"] > self.now
             )
-            over = any(lane_of == kind and not is_open for lane_of, _, is_open in world.slots.values())
-            if not (lane["paused"] or held or over) and world.held(kind) < lane["cap"]:
+            if not (lane["paused"] or held) and world.held(kind) < lane["cap"]:
                 ready.add(str(kind))
         can = [
             j
@@ -542,9 +543,10 @@ def empty(conn: Connection) -> None:
     for table in ("forge_write", "job", "tracked_repo"):
         conn.execute(f"delete from {table}".encode())
     conn.execute("update lane_slot set job_id = null where job_id is not null")
+    conn.execute("vacuum job, job_event, lane, lane_slot, lane_floor, tracked_repo, forge_write")
 
 
-def drive(conn: Connection, schedules: int, with_seed: int, *, verbose: bool = False) -> None:
+def drive(conn: Connection, schedules: int, with_seed: int) -> None:
     """Run so many schedules. The one that fails is made small and raised."""
     machine: Any = type("SeededQueue", (Queue,), {"conn": conn})
     limits = settings(
@@ -558,9 +560,13 @@ def drive(conn: Connection, schedules: int, with_seed: int, *, verbose: bool = F
         if os.environ.get("TIRELESS_TEST_SHRINK", "1") == "1"
         else (Phase.generate,),
     )
-    if verbose:
-        print(f"seed {with_seed}, {schedules} schedules of up to {_STEPS} steps", flush=True)
     run_state_machine_as_test(seed(with_seed)(machine), settings=limits)
+
+
+def chunks(schedules: int, first_seed: int) -> Iterator[tuple[int, int]]:
+    """(schedules, seed) of each part of a long run. Hypothesis remembers all that it drew, and slows down with it."""
+    for n, begun in enumerate(range(0, schedules, _CHUNK)):
+        yield min(_CHUNK, schedules - begun), (first_seed + n) % 2**32
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -568,9 +574,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--schedules", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=None)
     args = parser.parse_args(argv)
-    with_seed = args.seed if args.seed is not None else random.randrange(2**32)
+    first_seed = args.seed if args.seed is not None else random.randrange(2**32)
+    print(f"seed {first_seed}, {args.schedules} schedules of up to {_STEPS} steps", flush=True)
+    begun, done = time.monotonic(), 0
     with postgres.server() as server, server.database() as url, connect(url) as conn:
-        drive(conn, args.schedules, with_seed, verbose=True)
+        for schedules, with_seed in chunks(args.schedules, first_seed):
+            drive(conn, schedules, with_seed)
+            done += schedules
+            print(
+                f"{done} held ({time.monotonic() - begun:.0f} s; last --schedules {schedules} --seed {with_seed})",
+                flush=True,
+            )
     print("every schedule held")
     return 0
 

@@ -38,7 +38,8 @@ from tireless.entities import (
 )
 from tireless.labels import LabelProtocol, agent_override
 from tireless.routing import RoutingTable, job_kind_for, lane_for
-from tireless.store import decode, lanes, writes
+from tireless.store import decode, writes
+from tireless.store.lanes import settle_slots
 from tireless.store.queries import Connection, row, rows, run
 
 WritesFor = Callable[[Job], Sequence[NewWrite]]
@@ -214,6 +215,9 @@ def claim_next(
             if next(_claims) % _CLAIMS_A_MARK == 0:
                 mark_floors(conn)
             return Claim(decode.job(found), worker, found["claim_seq"])
+        if found["unsettled"]:
+            settle_slots(conn)
+            continue
         if found["seen"] == 0 or name == "claim_past":
             return None
         name = "claim_past"
@@ -347,7 +351,7 @@ def expire_stale_claims(
     conn: Connection, *, writes_for: WritesFor, backoff_seconds: float = 30.0, actor: str = "sweep"
 ) -> list[Job]:
     """Take back what is held past its lease; the jobs, as they are now (pending, failed at their last attempt, or
-    abandoned where a cancel was asked for). Tidies the lanes' slots and floors as well."""
+    abandoned where a cancel was asked for). Tidies the lanes' floors as well."""
     taken = _take_back(
         conn,
         None,
@@ -357,7 +361,6 @@ def expire_stale_claims(
         backoff_seconds=backoff_seconds,
         actor=actor,
     )
-    lanes.settle_slots(conn)
     mark_floors(conn)
     return taken
 

@@ -68,6 +68,12 @@
            jsonb_build_object('seq', claim_seq, 'slot', slot, 'attempt', attempts)
       from claimed
 )
-select claimed.*, seen.n as seen
+select claimed.*, seen.n as seen,
+       -- A job from before a lowered cap keeps its lane closed, though it could move: see lanes.settle_slots.
+       case when claimed.id is null then exists (
+           select from lane_slot high
+            where high.lane = any(%(lanes)s::text[]) and not high.open and high.job_id is not null
+              and exists (select from lane_slot s where s.lane = high.lane and s.open and s.job_id is null))
+       end as unsettled
   from (select (select count(*) from near) + (select count(*) from ready where run_at > '-infinity') as n) as seen
   left join claimed on true

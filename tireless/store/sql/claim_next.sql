@@ -1,5 +1,6 @@
 -- One statement: choose, lock, give lease, slot and fence, return. One row in any case: without a job in it, its
 -- `seen` says whether to look again by claim_past.sql: jobs were there that could not be had, or may be below a floor.
+-- `unsettled` says that a lane was left out whose jobs hold the wrong slots for its cap.
 --
 -- `near` looks without locking: of each asked lane that may start something the first few of the queue, from the
 -- lane's floor on. That is one index probe a lane.
