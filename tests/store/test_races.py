@@ -472,6 +472,45 @@ def test_two_cap_changes_come_one_after_the_other(race: Race) -> None:
     assert scalar(race.conn, "select count(*) from lane_slot where lane = 'claude_code' and open") == 3
 
 
+def unsettled(conn: Connection) -> dict[str, Claim]:
+    """Three jobs in hand under a cap of four, one of them in a slot that it has closed."""
+    open_lanes(conn, cap=5)
+    enqueue(conn, [issue(n) for n in range(1, 12)])
+    held = sorted((claimed(conn, name) for name in "abcde"), key=lambda c: c.job.slot or 0)
+    lanes.set_cap(conn, CC, 4)
+    for ending in held[:2]:
+        jobs.finish(conn, ending, JobState.DELIVERED, [])
+    return dict(zip("abc", held[2:], strict=True))
+
+
+def test_claims_that_meet_a_job_in_a_closed_slot_at_once_take_no_more_than_the_cap(race: Race) -> None:
+    unsettled(race.conn)
+    with holding(race) as conn:
+        assert claim(conn, "d") is not None
+        rival = race.against(take("e"))
+        assert race.waited, "which slots are free is being settled"
+    assert rival.answer() is None
+    assert scalar(race.conn, DISAGREE) == 0
+
+
+@pytest.mark.parametrize("order", ["claim first", "claim last"])
+@pytest.mark.parametrize(
+    "name", ["finish", "requeue", "renew", "release", "sweep", "cancel", "cap down", "cap up"]
+)
+def test_a_claim_that_settles_slots_deadlocks_with_nothing(race: Race, name: str, order: str) -> None:
+    held = unsettled(race.conn)
+
+    def other(conn: Connection) -> object:
+        return OPERATIONS[name](conn, held)
+
+    first, second = (take("new"), other) if order == "claim first" else (other, take("new"))
+    with holding(race) as conn:
+        first(conn)
+        rival = race.against(second)
+    rival.answer()
+    assert scalar(race.conn, DISAGREE) == 0
+
+
 # Enqueue and labels
 
 
