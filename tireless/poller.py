@@ -5,9 +5,9 @@ backoff has ended, and sends the pulse by which all listeners know that they hea
 is then done. Repositories whose poll is due are taken and handed to a few threads, and one thread drains
 `forge_write`. Expired leases are swept, ended holds lifted and, where `routing.relane_on_hold` says so, jobs are
 moved out of lanes that are held for long, all that every few seconds at most. Every hour it prunes finished jobs, every
-ten minutes it removes workspaces that are old or take too much room. Then it waits for a notification (a webhook,
-`tireless-ctl repo poll`), for what is due next, for a thread to become free, for the next pulse, or for
-`poller.wake_seconds`; `_TURN_SECONDS` at least, so that what ends together is looked at together.
+ten minutes, sooner on a full disk, it removes workspaces that are old or take too much room. Then it waits for a
+notification (a webhook, `tireless-ctl repo poll`), for what is due next, for a thread to become free, for the next
+pulse, or for `poller.wake_seconds`; `_TURN_SECONDS` at least, so that what ends together is looked at together.
 
 Hosts. No forge has more polls under way than `poller.per_host`, and one that does not answer, or slowly, has one
 (tireless/inflight.py): it delays its own repositories, no others. What is due on a host that has limited our token is
@@ -89,7 +89,7 @@ from tireless.store.queries import Connection
 from tireless.web import Web
 from tireless.web.service import Service
 from tireless.webhook import Webhook
-from tireless.workspace import Workspaces
+from tireless.workspace import Room, Workspaces
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,9 @@ _AFTER_OUTAGE_SECONDS = 15.0  # longer than a runner waits between two tries
 _LOOK_PATIENCE_SECONDS = 4.0
 _SWEEP_SECONDS = 2.0
 _TIDY_SECONDS = 3600.0
+_MB = 1024 * 1024
 _CLEAR_SECONDS = 600.0
+_CROWDED_SECONDS = 10.0  # the same, while the disk has too little room
 _SEEN_SECONDS = 60.0
 _FAILED: tuple[tuple[type[ForgeError], PollResult], ...] = (
     (NotFound, PollResult.MISSING),
@@ -180,6 +182,7 @@ class Poller:
         self._out_since: float | None = None  # the database, as far as the main thread has seen
         self._tidied_at = float("-inf")
         self._cleared_at = float("-inf")
+        self._clearing: Future[None] | None = None
         self._seen_at = float("-inf")
 
     def run(self) -> int:
@@ -320,13 +323,22 @@ class Poller:
             workers.prune(conn)
             limits.prune(conn)
             self._tidied_at = time.monotonic()
-        if time.monotonic() - self._cleared_at >= _CLEAR_SECONDS:
-            self._submit(self._collect_garbage)
+        since = time.monotonic() - self._cleared_at
+        due = since >= _CLEAR_SECONDS or (since >= _CROWDED_SECONDS and self._crowded())
+        if due and (self._clearing is None or self._clearing.done()):
+            self._clearing = self._submit(self._collect_garbage)
             self._cleared_at = time.monotonic()
+
+    def _crowded(self) -> bool:
+        """Whether the disk that workspaces lie on has too little room."""
+        try:
+            return Room(self._ctx.config.state_dir, self._ctx.config.runner.min_free_mb * _MB).short
+        except OSError:
+            return False
 
     def _collect_garbage(self) -> None:
         """Remove the workspaces of jobs that ended some days ago, and older ones sooner where they take too much
-        room; never one of a live job. Then mirrors of which nobody has need any more."""
+        room or leave too little; never one of a live job. Then mirrors of which nobody has need any more."""
         config = self._ctx.config
         workspaces = Workspaces(
             config.state_dir,
@@ -343,7 +355,9 @@ class Poller:
         running = proctree.marks()
         ended = [job for job in found if job not in live and str(job) not in running]
         keep_seconds, most = config.runner.keep_workspace_days * 86_400, config.runner.workspace_disk_mb
-        removed = workspaces.collect_garbage(ended, keep_seconds, None if most is None else most * 1024 * 1024)
+        removed = workspaces.collect_garbage(
+            ended, keep_seconds, None if most is None else most * _MB, config.runner.min_free_mb * _MB
+        )
         if removed:
             log.info("workspaces removed count=%d", len(removed))
         for repo in workspaces.remove_mirrors(tracked, keep_seconds):

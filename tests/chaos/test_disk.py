@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.conftest import Make
-from tests.support.chaos import HELD, Gate, Step, World, alive, kill
+from tests.support.chaos import HELD, Gate, Step, World, alive, frozen, kill
 from tests.support.rig import CHECKOUT, Supervisor
 from tests.support.wait import wait_until
 from tireless.entities import Job, JobState, Outcome, Phase
 
-SIZE_MB = 24
+SIZE_MB, LEAST_MB = 24, 4
 
 
 def may_mount() -> bool:
@@ -72,7 +72,7 @@ class SmallDisk(World):
 
 @pytest.fixture
 def disk(database_url: str) -> Iterator[SmallDisk]:
-    with SmallDisk(database_url) as world:
+    with SmallDisk(database_url, tables={"runner": {"min_free_mb": LEAST_MB}}) as world:
         world.poll_every(1)
         world.start_on_it()
         yield world
@@ -143,6 +143,47 @@ def test_fault_23_a_disk_that_fills_up_behind_an_agent(disk: SmallDisk, database
     assert done.state is JobState.DELIVERED, disk.report()
     assert starts(disk, job) == 1
     assert "big.bin" in disk.forge.git().files(str(done.branch))
+
+
+# -- an agent that fills it by itself -------------------------------------------------------------------------
+
+EATS: Step = {"do": "shell", "command": f"head -c {(SIZE_MB - LEAST_MB) << 20} /dev/zero > ../home/eaten.bin"}
+
+
+def assert_blocked_by_the_disk(disk: SmallDisk, number: int) -> Job:
+    """Its agent is paid for once, the issue is told why, and the room is there again for the next job."""
+    ended = disk.wait_job(number)
+    assert ended.state is JobState.BLOCKED, disk.report()
+    assert "runner.min_free_mb" in str(ended.last_error)
+    told = disk.until(lambda: [c.body for c in disk.forge.comments(number) if "blocked" in c.body.lower()])
+    assert "runner.min_free_mb" in told[-1]
+    disk.until(lambda: not disk.home(ended).exists(), 40, "its workspace has gone, though it is young")
+    following = disk.ask(title="The next")
+    assert disk.wait_job(following).state is JobState.DELIVERED, disk.report()
+    return ended
+
+
+@small_disk
+def test_fault_23_an_agent_that_fills_the_disk_is_stopped_and_its_work_saved(disk: SmallDisk) -> None:
+    kept: Step = {"do": "write", "path": "kept.txt", "text": "Worth keeping.\n"}
+    number = disk.ask(kept, EATS, *HELD)
+    ended = assert_blocked_by_the_disk(disk, number)
+    assert [run.outcome for run in disk.runs(ended)] == [Outcome.BUDGET_LIMIT]
+    assert "kept.txt" in disk.forge.git().files(str(ended.branch))
+
+
+@small_disk
+def test_fault_23_an_agent_that_filled_the_disk_before_its_runner_died_is_not_run_again(
+    disk: SmallDisk,
+) -> None:
+    number = disk.ask(*HELD, resume=[{"do": "fail"}])
+    job = disk.agent_is_here(number)
+    runner = disk.holder(job)
+    with frozen(runner):
+        subprocess.run(["sh", "-c", str(EATS["command"])], cwd=disk.home(job), check=True)
+        kill(runner)
+    ended = assert_blocked_by_the_disk(disk, number)
+    assert len(disk.runs(ended)) == 1
 
 
 # -- what keeps it from filling up ---------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class StopReason(StrEnum):
     STALL = "stall"
     WALL_CLOCK = "wall_clock"
     TRANSCRIPT = "transcript"
+    DISK = "disk"  # its workspace took the room that the disk has to keep
     AUTH_RETRIES = "auth_retries"
     HUNG = "hung"  # the final event is there, the process stays: no judgement, only a kill
 

@@ -34,6 +34,10 @@ STOPPED_AS: dict[StopReason, tuple[Outcome, str]] = {
     StopReason.STALL: (Outcome.STALLED, "printed no event for too long and was stopped"),
     StopReason.WALL_CLOCK: (Outcome.TIMED_OUT, "reached the wall-clock limit and was stopped"),
     StopReason.TRANSCRIPT: (Outcome.CRASHED, "printed more than the transcript may hold and was stopped"),
+    StopReason.DISK: (
+        Outcome.BUDGET_LIMIT,
+        "took the room that the disk has to keep free (runner.min_free_mb), and was stopped",
+    ),
     StopReason.AUTH_RETRIES: (
         Outcome.NOT_AUTHENTICATED,
         "the model's API refuses the key (401), again and again",

@@ -15,6 +15,9 @@ What the agent says is not evidence: a job is delivered if git shows a change (i
 findings are there, and the repository's verify command succeeds. What was done is pushed even when the job ends as
 blocked or failed, so that nothing paid for is lost.
 
+Where the disk has less room than `runner.min_free_mb`, no work begins; an agent whose own workspace took the room is
+stopped, what it did is saved on its branch, and the job ends as blocked (workspace/room.py).
+
 Every early end is a `Leave` (leaving.py) with its own way to leave the row behind (ends.py). The other modules:
 in_hand.py is the claim in hand, subject.py the issue and its repository, workplace.py the mirror and the checkout,
 attempt.py the agent's run, verdict.py what its answer comes to.
@@ -44,7 +47,7 @@ from tireless.work.in_hand import InHand
 from tireless.work.leaving import ClaimGone, Leave, passing
 from tireless.work.subject import Subject
 from tireless.work.workplace import Workplace
-from tireless.workspace import BranchMoved, Cancelled, NotCollected, TooLarge, UnsafeWorkspace
+from tireless.workspace import BranchMoved, Cancelled, DiskFull, NotCollected, TooLarge, UnsafeWorkspace
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +128,7 @@ class Work:
     # -- the phases --------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
+        self._workplace.demand_room()
         self._subject.look()
         self._subject.judge_asker()
         with_start = delivery.writes_for_start(self._config, self._job)
@@ -151,6 +155,12 @@ class Work:
             collected = self._workplace.workspaces.collect(checkout, mirror, message)
         except (TooLarge, UnsafeWorkspace) as e:  # the same tomorrow: a person has to look
             self._conclude(ending, JobState.FAILED, f"The work cannot be delivered: {e}.")
+            return
+        except DiskFull:
+            why = self._workplace.took_the_room()
+            if why is None:
+                raise
+            self._conclude(ending, JobState.FAILED, f"The work cannot be delivered: {why}.")
             return
         if not collected.changed:
             if ending.state is JobState.DELIVERED:

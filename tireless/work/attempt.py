@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 _LEAST_ROOM_BYTES = 64 * 1024
 _USAGE_SECONDS = 10.0
+_ROOM_SECONDS = 0.5  # between two looks at the room on the disk
+_ROOM_SHARE = 10.0  # times what a look took, before the next one
 _GUARD_SECONDS = 2.0  # for the guard of an earlier run to leave; it looks for its runner each second
 _STOP_GRACE_SECONDS = 1.0  # for an agent on a fast stop: the rest of process.STOP_SECONDS is for the row
 
@@ -64,8 +66,16 @@ class Attempt:
     def run(self) -> None:
         """To the end of the agent's part: the row is at verify, or a Leave is raised."""
         checkout = self._workplace.checkout()
-        run, conclusion = self._earlier(checkout) or self._run_agent(checkout)
-        self._settle(checkout, run, conclusion)
+        ended = self._earlier(checkout)
+        if ended is None:
+            crowded = self._workplace.took_the_room()
+            if crowded is not None:  # from before a crash, or faster than it could be stopped
+                ending = Ending(JobState.BLOCKED, why=f"The agent's work is not gone on with: {crowded}.")
+                self._hand.advance(Phase.VERIFY, result=ending.to_json())
+                return
+            self._workplace.demand_room()
+            ended = self._run_agent(checkout)
+        self._settle(checkout, *ended)
 
     def verified(self, command: str, checkout: Checkout, ending: Ending) -> Ending:
         """Run the repository's verify command as the agent ran: its code is in the checkout too."""
@@ -225,12 +235,14 @@ class Attempt:
         noted."""
         left: Leave | None = None
         noted, noted_at = Usage(), time.monotonic()
-        kill_at = float("inf")
+        kill_at, room_at = float("inf"), time.monotonic()
         while not process.ended:
             process.turn(0.5)
             self._hand.beat()
             if left is None:
                 left = self._stop_if_left(process)
+            if process.stopping is None and time.monotonic() >= room_at:
+                room_at = time.monotonic() + self._stop_if_crowding(process)
             if self._hand.ctx.stopping and kill_at == float("inf"):
                 kill_at = time.monotonic() + _STOP_GRACE_SECONDS
             if time.monotonic() >= kill_at:
@@ -250,6 +262,19 @@ class Attempt:
             process.stop(e.stop)
             return e
         return None
+
+    def _stop_if_crowding(self, process: AgentProcess) -> float:
+        """Stop it if its workspace took the room of all. Seconds until the next look: sizes are dear to take."""
+        began = time.monotonic()
+        try:
+            why = self._workplace.took_the_room()
+        except OSError as e:
+            log.warning("room on the disk not known job=%s error=%s", self._hand.job.id, e)
+            return _ROOM_SECONDS
+        if why is not None:
+            log.warning("stopping the agent job=%s why=%s", self._hand.job.id, why)
+            process.stop(StopReason.DISK)
+        return max(_ROOM_SECONDS, _ROOM_SHARE * (time.monotonic() - began))
 
     def _note_usage(self, run_id: UUID, process: AgentProcess) -> None:
         """While it runs, so that a crash does not lose it. An outage may: the next note holds the totals."""

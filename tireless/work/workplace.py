@@ -10,8 +10,9 @@ from tireless.agents.base import Places
 from tireless.agents.sandbox import Sandbox
 from tireless.store import jobs
 from tireless.work.in_hand import InHand
+from tireless.work.leaving import Passing
 from tireless.work.subject import Subject
-from tireless.workspace import Checkout, Mirror, Workspaces
+from tireless.workspace import Checkout, Mirror, Room, Workspaces
 
 
 class Workplace:
@@ -29,6 +30,20 @@ class Workplace:
             should_stop=hand.should_stop,
             owner=(account.uid, account.gid) if account is not None else None,
         )
+
+    @property
+    def room(self) -> Room:
+        return self.workspaces.room(self._hand.config.runner.min_free_mb * 1024 * 1024)
+
+    def demand_room(self) -> None:
+        """A Passing where the disk has too little for work to begin."""
+        if self.room.short:
+            raise Passing(f"the disk under {self._hand.config.state_dir} is full: {self.room}")
+
+    def took_the_room(self) -> str | None:
+        """In words, if the job's own workspace is why the disk has too little."""
+        taken = self.room.taken_by(str(self._hand.job.id))
+        return None if taken is None else f"its workspace takes {taken // 1024**2} MB of the disk; {self.room}"
 
     def updated_mirror(self) -> Mirror:
         return self.workspaces.update_mirror(self._hand.job.issue.repo_ref, self._subject.remote)

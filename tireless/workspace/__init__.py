@@ -66,6 +66,7 @@ from tireless.workspace.files import Limits
 from tireless.workspace.leaks import leaks
 from tireless.workspace.mirror import Mirror, Mirrors, Pushed, check_branch
 from tireless.workspace.remote import Remote
+from tireless.workspace.room import Room
 
 __all__ = [
     "BadBranch",
@@ -88,6 +89,7 @@ __all__ = [
     "Remote",
     "RemoteRefused",
     "RemoteUnreachable",
+    "Room",
     "TooLarge",
     "UnsafeWorkspace",
     "Workspaces",
@@ -223,17 +225,27 @@ class Workspaces:
             files.size_on_disk(self._mirrors.root, self._turn), files.size_on_disk(self._work, self._turn)
         )
 
+    def room(self, least_bytes: int) -> Room:
+        """Of the disk that workspaces lie on."""
+        return Room(self._work, least_bytes, self._git.pulse.beat)
+
     def collect_garbage(
-        self, ended: Collection[UUID | str], older_than: float, most_bytes: int | None = None
+        self,
+        ended: Collection[UUID | str],
+        older_than: float,
+        most_bytes: int | None = None,
+        least_free_bytes: int = 0,
     ) -> list[str]:
         """Remove the directories of jobs in `ended` that nobody prepared or collected in the last `older_than`
-        seconds, and the oldest others of them while the directories of all jobs take more than `most_bytes`. Repack
-        mirrors of many packs. Returns the ids of the jobs removed."""
+        seconds, and the oldest others of them while the directories of all jobs take more than `most_bytes` or leave
+        less than `least_free_bytes` on their disk. Repack mirrors of many packs. Returns the ids of the jobs
+        removed."""
+        room = self.room(least_free_bytes)
         roots = [self._work / name for name in map(_job, ended)]
         waiting = deque(sorted((root for root in roots if root.is_dir()), key=last_use))
         now = time.time()
         removed = []
-        while waiting and (now - last_use(waiting[0]) >= older_than or self._over(most_bytes)):
+        while waiting and (now - last_use(waiting[0]) >= older_than or room.short or self._over(most_bytes)):
             root = waiting.popleft()
             self.remove(root.name)
             removed.append(root.name)
