@@ -34,7 +34,7 @@ from tireless.config import Config, ConfigError
 from tireless.delivery import writes_for_end
 from tireless.entities import Job, JobState, UnknownValue
 from tireless.process import Exit, Leave
-from tireless.store import jobs, lanes, repos, workers, writes
+from tireless.store import claims, jobs, lanes, repos, workers, writes
 from tireless.store.connection import NoDatabase, connect, is_outage, through_outage
 from tireless.store.migrate import MigrationError, SchemaTooNew, migrate
 from tireless.store.queries import Connection
@@ -114,7 +114,7 @@ def _kill_marked(job: Job) -> bool:
 def _release(conn: Connection, config: Config, worker: str, why: str) -> list[Job]:
     workers.end_sessions(conn, worker)
     writes.unlock(conn, worker)
-    taken = jobs.release_claims(
+    taken = claims.release_claims(
         conn,
         [worker],
         why,

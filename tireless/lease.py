@@ -30,7 +30,7 @@ import psycopg
 
 from tireless.config import Config
 from tireless.entities import Claim
-from tireless.store import jobs, workers
+from tireless.store import claims, workers
 from tireless.store.connection import is_outage
 from tireless.store.listen import CANCEL_CHANNEL, Listener
 
@@ -134,7 +134,7 @@ class LeaseKeeper:
         sent_at = boot_clock()
         try:
             with self._listener.connection() as conn:
-                renewal = jobs.renew_claim(conn, self._claim, lease_seconds=self._lease.seconds)
+                renewal = claims.renew_claim(conn, self._claim, lease_seconds=self._lease.seconds)
         except psycopg.Error as e:
             if not is_outage(e):
                 raise

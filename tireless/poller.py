@@ -81,7 +81,7 @@ from tireless.gate import RowsGate
 from tireless.inflight import Host, InFlight
 from tireless.labels import LabelProtocol, is_opted_in
 from tireless.process import ChildContext
-from tireless.store import agenda, jobs, lanes, limits, refusals, repos, workers, writes
+from tireless.store import agenda, claims, intake, jobs, lanes, limits, refusals, repos, workers, writes
 from tireless.store.agenda import Agenda
 from tireless.store.connection import is_outage, open_pool
 from tireless.store.listen import POLL_CHANNEL, Listener
@@ -256,7 +256,7 @@ class Poller:
             return
         self._say_seen(conn)
         if _is_due(due.lease):
-            jobs.expire_stale_claims(
+            claims.expire_stale_claims(
                 conn,
                 writes_for=delivery.writes_for_end(self._ctx.config),
                 backoff_seconds=self._ctx.config.lease.backoff_seconds,
@@ -441,7 +441,7 @@ class Poller:
         if page.not_modified:
             return frozenset()
         with self._connect() as conn:
-            gone = missing(jobs.live_jobs_of_repo(conn, repo), page.issues, listed_at)
+            gone = missing(intake.live_jobs_of_repo(conn, repo), page.issues, listed_at)
         labels = self._ctx.config.labels
         return frozenset(job.issue.number for job in gone if _is_asked_for(client, job.issue, labels))
 
@@ -506,7 +506,7 @@ def record(
     full: bool,
     spared: frozenset[int] = frozenset(),
     again: SetAgain | None = None,
-) -> dict[int, jobs.Verdict]:
+) -> dict[int, intake.Verdict]:
     """Store what a poll found, with its validators, in one transaction. `spared`: see Poller._spared."""
     again = again or SetAgain()
     if page.not_modified:
@@ -515,14 +515,14 @@ def record(
         )
         return {}
     with conn.transaction():
-        live = jobs.live_jobs_of_repo(conn, repo)
-        jobs.refresh_lanes(conn, live, page.issues, labels=config.labels, routing=config.routing)
+        live = intake.live_jobs_of_repo(conn, repo)
+        intake.refresh_lanes(conn, live, page.issues, labels=config.labels, routing=config.routing)
         gone = missing(live, page.issues, listed_at)
         withdraw(conn, config, [job for job in gone if job.issue.number not in spared])
         opted_in = [issue.ref.number for issue in page.issues]
         writes.void_refused(conn, repo.ref, opted_in)
         refusals.lift(conn, repo.id, opted_in, listed_at, list(again.numbers))
-        verdicts = jobs.enqueue(
+        verdicts = intake.enqueue(
             conn,
             repo.id,
             repo.ref,
@@ -537,7 +537,9 @@ def record(
         # What was passed over because the list may be old, or because a write is still under way, must be
         # seen again: with the validators stored, the forge would answer "unchanged".
         settled = not spared and not again.unsure and not any(v in _LOOK_AGAIN for v in verdicts.values())
-        detail = ", ".join(f"#{n} {v}" for n, v in verdicts.items() if v is not jobs.Verdict.LIVE)[:300] or None
+        detail = (
+            ", ".join(f"#{n} {v}" for n, v in verdicts.items() if v is not intake.Verdict.LIVE)[:300] or None
+        )
         repos.record_poll(
             conn,
             repo.id,
@@ -549,15 +551,15 @@ def record(
             listed_at=listed_at,
         )
     for number, verdict in verdicts.items():
-        if verdict is jobs.Verdict.ENQUEUED:
+        if verdict is intake.Verdict.ENQUEUED:
             log.info("enqueued issue=%s#%d", repo.ref, number)
     return verdicts
 
 
 _LOOK_AGAIN = (
-    jobs.Verdict.STALE,
-    jobs.Verdict.WRITE_WAITING,
-    jobs.Verdict.COOLING,
+    intake.Verdict.STALE,
+    intake.Verdict.WRITE_WAITING,
+    intake.Verdict.COOLING,
 )
 
 
@@ -581,7 +583,7 @@ def _is_asked_for(client: ForgeClient, ref: IssueRef, labels: LabelProtocol) -> 
 
 def relane(conn: Connection, config: Config) -> None:
     """Move what waits in a lane held for long to one that this host runs, where the operator wants that."""
-    moved = jobs.relane(
+    moved = intake.relane(
         conn,
         [kind for kind, lane in config.lane.items() if lane.processes > 0],
         after_seconds=config.routing.relane_after_seconds,

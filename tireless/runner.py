@@ -45,7 +45,7 @@ from tireless.entities import AgentKind, Claim, UnknownValue
 from tireless.gate import RowsGate
 from tireless.lease import LeaseKeeper, boot_clock
 from tireless.process import ChildContext
-from tireless.store import jobs, workers
+from tireless.store import claims, workers
 from tireless.store.connection import connect, is_outage
 from tireless.store.listen import Listener, lane_channel
 from tireless.store.queries import Connection
@@ -105,7 +105,7 @@ class Runner:
                 claim = self._unanswered_claim(conn) if self._unanswered else None
                 self._unanswered = True
                 if claim is None:
-                    claim = jobs.claim_next(
+                    claim = claims.claim_next(
                         conn,
                         self._ctx.worker,
                         [self._lane],
@@ -127,8 +127,11 @@ class Runner:
     def _unanswered_claim(self, conn: psycopg.Connection) -> Claim | None:
         """The claim that the last look asked for and was not told of, if there is one; it counts from now."""
         workers.end_sessions(conn, self._ctx.worker, wait_seconds=0.5)
-        claim = jobs.held_claim(conn, self._ctx.worker)
-        if claim is None or jobs.renew_claim(conn, claim, lease_seconds=self._ctx.config.lease.seconds) is None:
+        claim = claims.held_claim(conn, self._ctx.worker)
+        if (
+            claim is None
+            or claims.renew_claim(conn, claim, lease_seconds=self._ctx.config.lease.seconds) is None
+        ):
             return None
         log.warning("claimed without an answer job=%s", claim.job.id)
         return claim

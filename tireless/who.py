@@ -34,7 +34,7 @@ from datetime import datetime
 from tireless.config import Standing, UnknownAsker, WhoConfig
 from tireless.entities import Comment, Issue, IssueRef, Labelling
 from tireless.forge import Forbidden, ForgeClient, NotFound, Refused
-from tireless.store.jobs import BODY_CHARS, TITLE_CHARS, stored
+from tireless.store.intake import BODY_CHARS, TITLE_CHARS, stored
 from tireless.store.refusals import JobText
 
 log = logging.getLogger(__name__)

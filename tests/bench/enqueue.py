@@ -13,7 +13,7 @@ from tests.support import postgres
 from tests.support.store import REPO, enqueue, issue, open_lanes, track
 from tireless.entities import RepoRef
 from tireless.store.connection import connect
-from tireless.store.jobs import Verdict
+from tireless.store.intake import Verdict
 
 AIM_S = 20_000
 

@@ -27,7 +27,7 @@ import psycopg
 from tests.support import postgres
 from tests.support.store import CC, claimed, enqueue, issue, open_lanes, track
 from tireless.entities import JobState
-from tireless.store import jobs
+from tireless.store import claims
 from tireless.store.connection import connect
 from tireless.store.queries import Connection, text
 
@@ -104,8 +104,8 @@ def _work(url: str, name: str, count: int, ready: Any) -> None:
 def _some(conn: Connection, name: str, count: int) -> None:
     for _ in range(count):
         held = claimed(conn, name, [CC])
-        jobs.transition(conn, held, JobState.RUNNING)
-        jobs.finish(conn, held, JobState.DELIVERED, [])
+        claims.transition(conn, held, JobState.RUNNING)
+        claims.finish(conn, held, JobState.DELIVERED, [])
 
 
 def _bare(server: postgres.Server, connections: int, each: int) -> float:
@@ -138,7 +138,7 @@ def _script() -> tuple[str, dict[str, str]]:
     steps: list[tuple[str, dict[str, Any]]] = [
         (
             "claim_next",
-            {"worker": "bench", "lanes": f"{{{CC}}}", "lease": "600 seconds", "host": None, **jobs._KNOWN},
+            {"worker": "bench", "lanes": f"{{{CC}}}", "lease": "600 seconds", "host": None, **claims.KNOWN},
         ),
         ("transition", {**held, "to": "running", "event": "started"}),
         (

@@ -18,7 +18,7 @@ import psycopg
 from tests.support import postgres
 from tests.support.store import CC, claim, enqueue, issue, open_lanes, track
 from tireless.entities import JobState
-from tireless.store import jobs
+from tireless.store import claims
 from tireless.store.listen import Listener, lane_channel
 
 AIMS_MS = {"p50_ms": 3.0, "p99_ms": 15.0}
@@ -76,6 +76,6 @@ def _runner(url: str, pipe: Pipe) -> None:
         with ear.connection() as conn:
             while found := claim(conn, "bench", [CC]):
                 at = time.perf_counter()
-                jobs.finish(conn, found, JobState.DELIVERED, [])
+                claims.finish(conn, found, JobState.DELIVERED, [])
                 pipe.send(at)
     os._exit(0)

@@ -22,7 +22,7 @@ from tests.support.chaos import (
 )
 from tireless import proctree
 from tireless.entities import AgentKind, EventKind, JobState, Outcome, Phase
-from tireless.store import jobs, lanes
+from tireless.store import claims, lanes
 
 SHORT_LEASE = {"lease": {"seconds": 3.0, "renew_seconds": 0.5, "margin_seconds": 1.0}}
 HELPER = {"do": "spawn", "pid_file": "$HOME/helper", "environment": False}
@@ -145,10 +145,10 @@ def test_fault_05_sweep_meets_a_completion(make_world: Make, database_url: str) 
         # The row is locked by the completion, so its lease is taken to have ended by the sweep's own clock.
         with world.connection() as conn:
             conn.execute("set tireless.now = '2999-01-01'")
-            assert jobs.expire_stale_claims(conn, writes_for=lambda _: []) == []
+            assert claims.expire_stale_claims(conn, writes_for=lambda _: []) == []
             gate.open()
             done = world.wait_job(number)
-            assert jobs.expire_stale_claims(conn, writes_for=lambda _: []) == []
+            assert claims.expire_stale_claims(conn, writes_for=lambda _: []) == []
     assert done.state is JobState.DELIVERED
     assert world.assert_delivered_once(number).claim_seq == job.claim_seq
     world.assert_nothing_held()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.ctl.conftest import Ctl
 from tests.support.store import CC, queued, running, track
 from tireless.entities import JobState, PollResult, WorkerRole
-from tireless.store import jobs, lanes, refusals, repos, workers
+from tireless.store import claims, lanes, refusals, repos, workers
 from tireless.store.queries import Connection
 
 
@@ -63,7 +63,7 @@ def test_a_running_and_an_ended_job(ctl: Ctl, conn: Connection) -> None:
     queued(conn, 7, repo=track(conn))
     claim = running(conn)
     assert reason(ctl) == "running"
-    jobs.finish(conn, claim, JobState.FAILED, [], error="it fell over")
+    claims.finish(conn, claim, JobState.FAILED, [], error="it fell over")
     assert reason(ctl) == "ended"
     assert "it fell over; tireless-ctl retry" in ctl("explain", "acme/site#7").out
 

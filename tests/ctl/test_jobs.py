@@ -23,7 +23,7 @@ from tireless.entities import (
     WriteOp,
     WriteState,
 )
-from tireless.store import jobs, refusals, repos, runs, writes
+from tireless.store import claims, jobs, refusals, repos, runs, writes
 from tireless.store.queries import Connection
 
 JOB_KEYS = {
@@ -38,7 +38,7 @@ JOB_KEYS = {
 def finished(conn: Connection, number: int, to: JobState = JobState.FAILED, error: str | None = "boom") -> Job:
     """A job that has run and ended."""
     queued(conn, number)
-    return jobs.finish(conn, running(conn), to, [], error=error)
+    return claims.finish(conn, running(conn), to, [], error=error)
 
 
 # -- which job is meant ---------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_show_tells_runs_writes_and_events(ctl: Ctl, conn: Connection) -> None:
     runs.start(conn, claim, run_id, AgentKind.CLAUDE_CODE, host="here", session_id="s", resumed=False)
     usage = Usage(cost_usd=1.25, turns=4)
     runs.end(conn, run_id, "w1", Outcome.CRASHED, detail="it fell over", exit_code=1, usage=usage)
-    jobs.finish(conn, claim, JobState.FAILED, [NewWrite(WriteOp.COMMENT, {})], error="gave up")
+    claims.finish(conn, claim, JobState.FAILED, [NewWrite(WriteOp.COMMENT, {})], error="gave up")
 
     document = ctl("show", "acme/site#7", "--json").ok().json
     text = ctl("show", "acme/site#7").ok().out
@@ -179,7 +179,7 @@ def test_strangers_words_cannot_act_on_the_terminal(ctl: Ctl, conn: Connection) 
     claim = running(conn)
     evil = "red \x1b[31m bell \x07 turned \u202e line\nbreak"
     conn.execute("update job set title = %s where id = %s", (evil, claim.job.id))
-    jobs.finish(conn, claim, JobState.FAILED, [], error=evil)
+    claims.finish(conn, claim, JobState.FAILED, [], error=evil)
     for argv in (["jobs"], ["show", "acme/site#7"], ["explain", "acme/site#7"], ["logs", "acme/site#7"]):
         text = ctl(*argv).ok().out
         assert not {"\x1b", "\x07", "\u202e"} & set(text)
@@ -209,7 +209,7 @@ def test_cancelling_a_running_job_asks_it_to_stop(ctl: Ctl, conn: Connection) ->
     queued(conn, 7)
     claim = running(conn)
     assert "asked to stop" in ctl("cancel", "acme/site#7", "--reason", "wrong issue").ok().out
-    renewal = jobs.renew_claim(conn, claim, lease_seconds=600)
+    renewal = claims.renew_claim(conn, claim, lease_seconds=600)
     assert renewal is not None
     assert (renewal.cancel_requested, renewal.cancel_reason) == (True, "wrong issue")
     assert "was asked to stop already" in ctl("cancel", "acme/site#7").ok().out

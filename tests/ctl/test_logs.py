@@ -18,7 +18,7 @@ from tests.ctl.conftest import TOKEN_VARIABLE, Ctl
 from tests.support.forge import FakeForge
 from tests.support.store import queued, running
 from tireless.entities import AgentKind, Claim, JobState, Outcome, Usage
-from tireless.store import jobs, runs
+from tireless.store import claims, runs
 from tireless.store.queries import Connection
 
 TRANSCRIPTS = Path(__file__).parents[1] / "agent" / "transcripts"
@@ -37,7 +37,7 @@ def start_run(ctl: Ctl, conn: Connection, number: int = 7) -> tuple[Claim, UUID,
 
 def end_run(conn: Connection, claim: Claim, run_id: UUID) -> None:
     runs.end(conn, run_id, "w1", Outcome.COMPLETED, detail=None, exit_code=0, usage=Usage())
-    jobs.finish(conn, claim, JobState.DELIVERED, [])
+    claims.finish(conn, claim, JobState.DELIVERED, [])
 
 
 def test_events_and_transcript_in_both_forms(ctl: Ctl, conn: Connection) -> None:

@@ -14,7 +14,7 @@ from tests.support.forge import FakeForge
 from tests.support.store import CC, queued, running, track
 from tireless import process
 from tireless.entities import JobState, NewWrite, PollResult, WorkerRole, WriteOp
-from tireless.store import jobs, repos, workers, writes
+from tireless.store import claims, repos, workers, writes
 from tireless.store.queries import Connection
 
 
@@ -65,7 +65,7 @@ def test_jobs_that_wait_after_a_fault_say_why(ctl: Ctl, conn: Connection) -> Non
     queued(conn, 1, 2, repo=track(conn))
     assert "after a fault" not in ctl("status").ok().out
     for error in ("the first fault", "claude is not on PATH"):
-        jobs.transition(conn, running(conn), JobState.PENDING, error=error, delay_seconds=60)
+        claims.transition(conn, running(conn), JobState.PENDING, error=error, delay_seconds=60)
     assert "\n2 jobs wait after a fault: claude is not on PATH\n" in ctl("status").ok().out + "\n"
     assert ctl("status", "--json").json["after_fault"] == {"jobs": 2, "newest": "claude is not on PATH"}
 

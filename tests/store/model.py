@@ -56,7 +56,7 @@ from tireless.entities import (
     RepoRef,
     TrackedRepo,
 )
-from tireless.store import jobs, lanes, repos
+from tireless.store import claims, intake, jobs, lanes, repos
 from tireless.store.connection import connect
 from tireless.store.queries import Connection
 
@@ -134,7 +134,7 @@ class Queue(RuleBasedStateMachine):
             (j["repo"], j["number"]) == (repo.ref.repo, number) and j["state"] in LIVE
             for j in before.jobs.values()
         )
-        assert verdict == (jobs.Verdict.LIVE if live else jobs.Verdict.ENQUEUED)
+        assert verdict == (intake.Verdict.LIVE if live else intake.Verdict.ENQUEUED)
 
     @rule(target=claims, worker=st.sampled_from(WORKERS))
     def claim_any(self, worker: str) -> Any:
@@ -163,7 +163,7 @@ class Queue(RuleBasedStateMachine):
 
     def try_claim(self, worker: str, asked: list[AgentKind], host: str | None) -> Claim | None:
         with self.step() as before:
-            found = jobs.claim_next(self.conn, worker, asked, lease_seconds=LEASE, host=host)
+            found = claims.claim_next(self.conn, worker, asked, lease_seconds=LEASE, host=host)
         can = self.claimable(before, asked, host)
         if found is None:
             assert not can, f"{can[0]['number']} could have been had"
@@ -176,7 +176,7 @@ class Queue(RuleBasedStateMachine):
         assert found.job.slot <= before.lanes[lane]["cap"]
         assert found.seq == before.jobs[found.job.id]["claim_seq"] + 1
         with self.step():
-            jobs.mark_floors(self.conn)
+            claims.mark_floors(self.conn)
         if not self.went_back:
             assert place(mine) == place(can[0]), "not the first of the queue"
         self.had.append(found)
@@ -263,10 +263,10 @@ class Queue(RuleBasedStateMachine):
         if what == "renew":
             self.renew(claim)
         elif what == "start":
-            self.write(claim, JobState.RUNNING, lambda: jobs.transition(self.conn, claim, JobState.RUNNING))
+            self.write(claim, JobState.RUNNING, lambda: claims.transition(self.conn, claim, JobState.RUNNING))
         else:
             verify = entities.Phase.VERIFY
-            self.write(claim, None, lambda: jobs.advance(self.conn, claim, verify, work_host=host))
+            self.write(claim, None, lambda: claims.advance(self.conn, claim, verify, work_host=host))
 
     @rule(claim=claims, stale=st.booleans(), to=st.sampled_from(sorted(TERMINAL)))
     def finish(self, claim: Claim, stale: bool, to: str) -> None:
@@ -276,7 +276,7 @@ class Queue(RuleBasedStateMachine):
         told = [entities.NewWrite(entities.WriteOp.COMMENT)]
 
         def finish() -> None:
-            jobs.finish(self.conn, claim, state, told)
+            claims.finish(self.conn, claim, state, told)
             assert self.conn.execute("delete from forge_write").rowcount == 1
 
         self.write(claim, state, finish)
@@ -289,7 +289,7 @@ class Queue(RuleBasedStateMachine):
 
     def put_back(self, claim: Claim, keep: bool, delay: float) -> None:
         def put_back() -> object:
-            return jobs.transition(
+            return claims.transition(
                 self.conn, claim, JobState.PENDING, keep_attempt=keep, delay_seconds=delay, writes_for=no_writes
             )
 
@@ -297,7 +297,7 @@ class Queue(RuleBasedStateMachine):
 
     def renew(self, claim: Claim) -> None:
         with self.step() as before:
-            renewal = jobs.renew_claim(self.conn, claim, lease_seconds=LEASE)
+            renewal = claims.renew_claim(self.conn, claim, lease_seconds=LEASE)
         assert (renewal is not None) == self.holds(before, claim)
         if renewal is None:
             assert self.last == before, "a stale holder changed something"
@@ -348,9 +348,9 @@ class Queue(RuleBasedStateMachine):
         labels = (["tireless/agent:oc"] if opencode else []) + (["tireless/plan"] if plan else [])
         repo = self.repos[0]
         with self.step() as before:
-            live = jobs.live_jobs_of_repo(self.conn, repo)
+            live = intake.live_jobs_of_repo(self.conn, repo)
             found = [issue(number, *labels, repo=repo.ref)]
-            jobs.refresh_lanes(self.conn, live, found, labels=LABELS, routing=ROUTING)
+            intake.refresh_lanes(self.conn, live, found, labels=LABELS, routing=ROUTING)
         assert {j.id for j in live} == {
             i for i, j in before.jobs.items() if j["repo_id"] == repo.id and j["state"] in LIVE
         }
@@ -358,7 +358,7 @@ class Queue(RuleBasedStateMachine):
     @rule()
     def sweep(self) -> None:
         with self.step() as before:
-            swept = jobs.expire_stale_claims(self.conn, writes_for=no_writes)
+            swept = claims.expire_stale_claims(self.conn, writes_for=no_writes)
         due = {i for i, j in before.jobs.items() if j["state"] in HELD and j["claim_expires_at"] < self.now}
         assert {j.id for j in swept} == due
         self.taken_back(before, swept)
@@ -366,7 +366,7 @@ class Queue(RuleBasedStateMachine):
     @rule(worker=st.sampled_from(WORKERS))
     def crash(self, worker: str) -> None:
         with self.step() as before:
-            back = jobs.release_claims(self.conn, [worker], "crashed", writes_for=no_writes)
+            back = claims.release_claims(self.conn, [worker], "crashed", writes_for=no_writes)
         assert {j.id for j in back} == {i for i, j in before.jobs.items() if j["claimed_by"] == worker}
         self.taken_back(before, back)
 
@@ -416,9 +416,9 @@ class Queue(RuleBasedStateMachine):
         for _ in range(50):
             self.now += timedelta(hours=2)
             set_clock(self.conn, self.now)
-            jobs.expire_stale_claims(self.conn, writes_for=no_writes)
-            while claim := jobs.claim_next(self.conn, "last", BOTH, lease_seconds=LEASE):
-                jobs.finish(self.conn, claim, JobState.DELIVERED, [])
+            claims.expire_stale_claims(self.conn, writes_for=no_writes)
+            while claim := claims.claim_next(self.conn, "last", BOTH, lease_seconds=LEASE):
+                claims.finish(self.conn, claim, JobState.DELIVERED, [])
             if all(j["state"] in TERMINAL for j in self.look().jobs.values()):
                 break
         stuck = [j for j in self.look().jobs.values() if j["state"] not in TERMINAL]

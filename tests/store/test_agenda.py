@@ -23,7 +23,7 @@ from tests.support.store import (
     track,
 )
 from tireless.entities import JobState, NewWrite, PollResult, WriteOp
-from tireless.store import agenda, jobs, lanes, repos, writes
+from tireless.store import agenda, claims, lanes, repos, writes
 from tireless.store.agenda import Agenda
 from tireless.store.listen import PULSE_CHANNEL, lane_channel
 from tireless.store.queries import Connection
@@ -50,7 +50,7 @@ def test_polls_writes_leases_holds_and_backoffs_are_on_it(conn: Connection) -> N
     writes.add_for_issue(conn, issue(9).ref, [NewWrite(WriteOp.ADD_LABEL, {"name": "x"})])
     queued(conn, 1, 2)
     held = claimed(conn, lease_seconds=50.0)
-    jobs.transition(conn, held, JobState.PENDING, delay_seconds=70)
+    claims.transition(conn, held, JobState.PENDING, delay_seconds=70)
     claimed(conn, lease_seconds=60.0)
     lanes.hold(conn, OC, "a limit", seconds=80)
     assert agenda.look(conn) == Agenda(NOON, 70, 100, 0, 60, 80, True)
@@ -95,7 +95,7 @@ def test_the_end_of_a_backoff_wakes_the_runners_of_its_lane_once(
     open_lanes(conn)
     enqueue(conn, [issue(1), issue(2, "tireless/agent:oc")])
     for _ in range(2):
-        jobs.transition(conn, claimed(conn), JobState.PENDING, delay_seconds=30)
+        claims.transition(conn, claimed(conn), JobState.PENDING, delay_seconds=30)
     told()
     first = agenda.look(conn, NOON - timedelta(seconds=8))
     assert (first.job, told()) == (30, [])

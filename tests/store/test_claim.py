@@ -33,7 +33,7 @@ from tests.support.store import (
     track,
 )
 from tireless.entities import AgentKind, ClaimLost, Forge, IllegalTransition, JobState, Phase, RepoRef
-from tireless.store import jobs, lanes, repos, runs
+from tireless.store import claims, jobs, lanes, repos, runs
 from tireless.store.connection import Session
 from tireless.store.queries import Connection
 from tireless.store.statements import Answer
@@ -106,7 +106,7 @@ def test_the_cap_is_exact_and_slots_are_its_numbers(conn: Connection) -> None:
     first, second = claimed(conn), claimed(conn)
     assert {first.job.slot, second.job.slot} == {1, 2}
     assert claim(conn) is None
-    jobs.finish(conn, first, JobState.DELIVERED, [])
+    claims.finish(conn, first, JobState.DELIVERED, [])
     assert claimed(conn).job.slot == first.job.slot
     assert claim(conn) is None
 
@@ -121,7 +121,7 @@ def test_no_lane_row_no_claim(conn: Connection) -> None:
 def test_a_job_in_backoff_waits_for_its_time(conn: Connection) -> None:
     set_clock(conn, NOON)
     queued(conn, 1, 2)
-    jobs.transition(conn, claimed(conn), JobState.PENDING, delay_seconds=30)
+    claims.transition(conn, claimed(conn), JobState.PENDING, delay_seconds=30)
     assert claimed(conn).job.issue.number == 2
     clock_at(conn, NOON, seconds=29)
     assert claim(conn) is None
@@ -136,7 +136,7 @@ def test_a_job_put_back_without_delay_keeps_its_place(conn: Connection) -> None:
         clock_at(conn, NOON, seconds=number)
         enqueue(conn, [issue(number)])
     clock_at(conn, NOON, seconds=10)
-    jobs.transition(conn, claimed(conn), JobState.PENDING, keep_attempt=True)
+    claims.transition(conn, claimed(conn), JobState.PENDING, keep_attempt=True)
     assert [claimed(conn).job.issue.number for _ in range(3)] == [1, 2, 3]
 
 
@@ -181,10 +181,10 @@ def test_a_repositorys_own_limit_is_exact_over_lanes(conn: Connection) -> None:
     queued(conn, 3, 4, repo=repo, labels=["tireless/agent:oc"])
     first, second = claimed(conn, lanes=[CC]), claimed(conn, lanes=[OC])
     assert claim(conn) is None
-    jobs.finish(conn, first, JobState.FAILED, [])
+    claims.finish(conn, first, JobState.FAILED, [])
     assert claimed(conn).job.issue.number == 2
     assert claim(conn) is None
-    jobs.transition(conn, second, JobState.PENDING)
+    claims.transition(conn, second, JobState.PENDING)
     assert claimed(conn).job.issue.number == 3
 
 
@@ -192,8 +192,8 @@ def test_a_workspace_on_another_host_is_left_to_it_for_an_hour(conn: Connection)
     set_clock(conn, NOON)
     queued(conn, 1, 2)
     first = claimed(conn, host="a")
-    jobs.advance(conn, first, Phase.AGENT, work_host="a")
-    jobs.transition(conn, first, JobState.PENDING, keep_attempt=True)
+    claims.advance(conn, first, Phase.AGENT, work_host="a")
+    claims.transition(conn, first, JobState.PENDING, keep_attempt=True)
     assert claimed(conn, host="b").job.issue.number == 2
     assert claim(conn, host="b") is None
     assert claim(conn) is None, "who names no host is another host"
@@ -204,8 +204,8 @@ def test_a_workspace_on_another_host_is_left_to_it_for_an_hour(conn: Connection)
 def test_its_own_host_takes_the_job_at_once(conn: Connection) -> None:
     queued(conn, 1, 2)
     first = claimed(conn, host="a")
-    jobs.advance(conn, first, Phase.AGENT, work_host="a")
-    jobs.transition(conn, first, JobState.PENDING, keep_attempt=True)
+    claims.advance(conn, first, Phase.AGENT, work_host="a")
+    claims.transition(conn, first, JobState.PENDING, keep_attempt=True)
     assert claimed(conn, host="a").job.issue.number == 1
 
 
@@ -231,41 +231,41 @@ def test_every_write_of_a_stale_holder_is_refused(conn: Connection) -> None:
     before = jobs.get(conn, stale.job.id)
     count = scalar(conn, "select count(*) from job_event")
     for write in (
-        lambda: jobs.transition(conn, stale, JobState.RUNNING),
-        lambda: jobs.transition(conn, stale, JobState.PENDING),
-        lambda: jobs.finish(conn, stale, JobState.DELIVERED, []),
-        lambda: jobs.advance(conn, stale, Phase.VERIFY, branch="x"),
+        lambda: claims.transition(conn, stale, JobState.RUNNING),
+        lambda: claims.transition(conn, stale, JobState.PENDING),
+        lambda: claims.finish(conn, stale, JobState.DELIVERED, []),
+        lambda: claims.advance(conn, stale, Phase.VERIFY, branch="x"),
         lambda: runs.start(conn, stale, stale.job.id, CC, host="h", session_id=None, resumed=False),
     ):
         with pytest.raises(ClaimLost, match=f"claim 1 of w1 on job {stale.job.id} is lost"):
             write()
-    assert jobs.renew_claim(conn, stale, lease_seconds=9999) is None
+    assert claims.renew_claim(conn, stale, lease_seconds=9999) is None
     assert jobs.get(conn, stale.job.id) == before
     assert scalar(conn, "select count(*) from job_event") == count
     assert scalar(conn, "select count(*) from agent_run") == 0
-    assert jobs.renew_claim(conn, fresh, lease_seconds=600) is not None
+    assert claims.renew_claim(conn, fresh, lease_seconds=600) is not None
 
 
 def test_the_same_worker_claiming_again_does_not_revive_its_old_claim(conn: Connection) -> None:
     queued(conn, 1)
     old = claimed(conn, "w1")
-    jobs.transition(conn, old, JobState.PENDING)
+    claims.transition(conn, old, JobState.PENDING)
     new = claimed(conn, "w1")
-    assert jobs.renew_claim(conn, old, lease_seconds=600) is None
+    assert claims.renew_claim(conn, old, lease_seconds=600) is None
     with pytest.raises(ClaimLost):
-        jobs.finish(conn, old, JobState.FAILED, [])
-    assert jobs.renew_claim(conn, new, lease_seconds=600) is not None
+        claims.finish(conn, old, JobState.FAILED, [])
+    assert claims.renew_claim(conn, new, lease_seconds=600) is not None
 
 
 def test_a_job_that_has_ended_refuses_every_move_and_says_so(conn: Connection) -> None:
     queued(conn, 1)
     held = claimed(conn)
-    jobs.finish(conn, held, JobState.DELIVERED, [])
+    claims.finish(conn, held, JobState.DELIVERED, [])
     for to in JobState:
         if to is JobState.CLAIMED:
             continue
         with pytest.raises(IllegalTransition, match=f"job {held.job.id} is delivered and cannot become {to}"):
-            jobs.transition(conn, held, to)
+            claims.transition(conn, held, to)
     after = job_of(conn, 1)
     assert (after.state, after.phase) == (JobState.DELIVERED, Phase.DONE)
 
@@ -273,7 +273,7 @@ def test_a_job_that_has_ended_refuses_every_move_and_says_so(conn: Connection) -
 def test_no_transition_leads_to_claimed(conn: Connection) -> None:
     queued(conn, 1)
     with pytest.raises(IllegalTransition):
-        jobs.transition(conn, claimed(conn), JobState.CLAIMED)
+        claims.transition(conn, claimed(conn), JobState.CLAIMED)
 
 
 def test_a_job_that_does_not_exist_cannot_move(conn: Connection) -> None:
@@ -281,7 +281,7 @@ def test_a_job_that_does_not_exist_cannot_move(conn: Connection) -> None:
     held = claimed(conn)
     conn.execute("delete from job")
     with pytest.raises(IllegalTransition, match="does not exist"):
-        jobs.transition(conn, held, JobState.RUNNING)
+        claims.transition(conn, held, JobState.RUNNING)
 
 
 def test_renewal_pushes_the_lease_and_tells_of_a_cancel(conn: Connection) -> None:
@@ -289,7 +289,7 @@ def test_renewal_pushes_the_lease_and_tells_of_a_cancel(conn: Connection) -> Non
     queued(conn, 1)
     held = running(conn)
     clock_at(conn, NOON, seconds=590)
-    assert jobs.renew_claim(conn, held, lease_seconds=600) == jobs.Renewal(False, None)
+    assert claims.renew_claim(conn, held, lease_seconds=600) == claims.Renewal(False, None)
     assert job_of(conn, 1).claim_expires_at == NOON + timedelta(seconds=1190)
     clock_at(conn, NOON, seconds=700)
     assert sweep(conn) == []
@@ -309,5 +309,5 @@ def test_the_place_of_a_job_in_its_queue(conn: Connection) -> None:
     assert [jobs.place_of(conn, job_of(conn, n).id).ahead for n in (1, 2, 3, 4)] == [0, 1, 2, 0]
     held = claimed(conn, lanes=[CC])
     assert jobs.place_of(conn, job_of(conn, 3).id) == jobs.Place(ahead=1, repo_running=1)
-    jobs.transition(conn, held, JobState.PENDING, delay_seconds=60)
+    claims.transition(conn, held, JobState.PENDING, delay_seconds=60)
     assert jobs.place_of(conn, job_of(conn, 3).id) == jobs.Place(1, 0), "one in backoff goes before nobody"

@@ -22,7 +22,7 @@ from tireless.entities import (
     WriteOp,
     WriteState,
 )
-from tireless.store import jobs, lanes, repos
+from tireless.store import claims, jobs, lanes, repos
 from tireless.store.queries import Connection
 
 CLAIM = {
@@ -44,7 +44,7 @@ def test_pending_holds_no_claim(conn: Connection, column: str) -> None:
 @pytest.mark.parametrize("column", CLAIM)
 def test_a_terminal_job_holds_no_claim(conn: Connection, column: str) -> None:
     queued(conn, 1)
-    jobs.finish(conn, claimed(conn), JobState.DELIVERED, [])
+    claims.finish(conn, claimed(conn), JobState.DELIVERED, [])
     with pytest.raises(psycopg.errors.CheckViolation, match="terminal_holds_no_claim"):
         conn.execute(f"update job set {column} = {CLAIM[column]}".encode())
 
@@ -194,7 +194,7 @@ def test_an_unknown_kind_is_left_for_a_newer_worker(conn: Connection) -> None:
     conn.execute("alter table job drop constraint job_kind_known")
     conn.execute("update job set kind = 'novel' where number = 1")
     assert claimed(conn).job.issue.number == 2
-    assert jobs.claim_next(conn, "w2", list(AgentKind), lease_seconds=600) is None
+    assert claims.claim_next(conn, "w2", list(AgentKind), lease_seconds=600) is None
     assert (
         scalar(conn, "select (state, attempts, claim_seq)::text from job where number = 1") == "(pending,0,0)"
     )

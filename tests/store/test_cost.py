@@ -31,7 +31,7 @@ from tests.support.store import (
     track,
 )
 from tireless.entities import AgentKind, Forge, JobState, RepoRef
-from tireless.store import jobs, repos
+from tireless.store import claims, intake, jobs, repos
 from tireless.store.queries import Connection, text
 
 MILLION = 1_000_000
@@ -96,7 +96,7 @@ def full(full_url: str) -> Iterator[Connection]:
         yield conn
         conn.execute("rollback")
         release(conn, "w1")
-        jobs.mark_floors(conn)
+        claims.mark_floors(conn)
 
 
 def explain(conn: Connection, query: str, params: dict[str, Any]) -> Plan:
@@ -109,7 +109,7 @@ def explain(conn: Connection, query: str, params: dict[str, Any]) -> Plan:
 
 
 def explain_claim(conn: Connection, *lanes: AgentKind, query: str = "claim_next") -> Plan:
-    params = {"worker": "w1", "lanes": list(lanes), "lease": "600 seconds", "host": None, **jobs._KNOWN}
+    params = {"worker": "w1", "lanes": list(lanes), "lease": "600 seconds", "host": None, **claims.KNOWN}
     return explain(conn, query, params)
 
 
@@ -151,7 +151,7 @@ def warmed(conn: Connection) -> Iterator[None]:
     """As a process that has claimed before: the first statement of a session also reads what it caches."""
     claimed(conn)
     release(conn, "w1")
-    jobs.mark_floors(conn)
+    claims.mark_floors(conn)
     yield
 
 
@@ -263,12 +263,12 @@ def test_behind_an_old_snapshot_claims_do_not_read_what_was_claimed_before(full_
             first = explain_claim(conn, *BOTH)
         release(conn, "w1")
         for _ in range(5000):
-            jobs.finish(conn, claimed(conn), JobState.DELIVERED, [])
+            claims.finish(conn, claimed(conn), JobState.DELIVERED, [])
         last = explain_claim(conn, *BOTH)
         assert found_a_job(last)
         release(conn, "w1")
         ending = running(conn)
-        fence = jobs.fence(ending)
+        fence = claims.fence(ending)
         finish = explain(
             conn,
             "transition",
@@ -295,7 +295,7 @@ def test_a_renewal_is_a_hot_update(full: Connection) -> None:
     asked = "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'job'"
     before = full.execute(asked).fetchone()
     for _ in range(200):
-        assert jobs.renew_claim(full, held, lease_seconds=600) is not None
+        assert claims.renew_claim(full, held, lease_seconds=600) is not None
     full.execute("select pg_stat_force_next_flush()")
     after = full.execute(asked).fetchone()
     assert before is not None
@@ -307,8 +307,8 @@ def test_a_renewal_is_a_hot_update(full: Connection) -> None:
 
 def test_a_renewal_touches_a_handful_of_buffers(full: Connection) -> None:
     held = running(full)
-    jobs.renew_claim(full, held, lease_seconds=600)
-    plan = explain(full, "renew_claim", {**jobs.fence(held), "lease": "600 seconds"})
+    claims.renew_claim(full, held, lease_seconds=600)
+    plan = explain(full, "renew_claim", {**claims.fence(held), "lease": "600 seconds"})
     assert scans_of_job(plan) == {"job_pkey"}
     assert buffers(plan) <= 10
 
@@ -323,7 +323,7 @@ def test_the_sweep_reads_live_rows_only(full: Connection) -> None:
         "backoff": 30.0,
         "actor": "s",
         "agents": list(AgentKind),
-        **jobs._KNOWN,
+        **claims.KNOWN,
     }
     plan = explain(full, "expire_stale_claims", params)
     assert scans_of_job(plan) == {"job_held_idx"}
@@ -350,7 +350,7 @@ def test_a_poll_that_finds_what_it_found_before_reads_by_index(full: Connection)
     page = [issue(n, repo=repo.ref) for n in range(HEAD + 1, HEAD + 1001) if n % REPOS == 1]
     listed_at = scalar(full, "select tireless_now()")
     before = sequential_scans(full)
-    assert set(enqueue(full, page, repo, listed_at=listed_at).values()) == {jobs.Verdict.LIVE}
+    assert set(enqueue(full, page, repo, listed_at=listed_at).values()) == {intake.Verdict.LIVE}
     assert sequential_scans(full) == before
 
 

@@ -32,8 +32,8 @@ from tests.support.store import (
 from tests.support.wait import wait_until
 from tireless.entities import Forge, Issue, IssueRef, JobKind, JobState, NewWrite, Phase, RepoRef, WriteOp
 from tireless.routing import RoutingTable
-from tireless.store import jobs, writes
-from tireless.store.jobs import Verdict
+from tireless.store import claims, intake, jobs, writes
+from tireless.store.intake import Verdict
 from tireless.store.queries import Connection
 
 
@@ -99,14 +99,14 @@ def test_a_job_in_hand_is_live(conn: Connection, state: JobState) -> None:
     queued(conn, 1)
     held = claimed(conn)
     if state is JobState.RUNNING:
-        jobs.transition(conn, held, JobState.RUNNING)
+        claims.transition(conn, held, JobState.RUNNING)
     assert enqueue(conn, [issue(1)]) == {1: Verdict.LIVE}
 
 
 @pytest.mark.parametrize("end", [s for s in JobState if s.terminal])
 def test_after_any_end_a_new_job_may_come_and_the_old_stays(conn: Connection, end: JobState) -> None:
     (first,) = queued(conn, 1)
-    jobs.finish(conn, claimed(conn), end, [])
+    claims.finish(conn, claimed(conn), end, [])
     assert enqueue(conn, [issue(1)]) == {1: Verdict.ENQUEUED}
     second = job_of(conn, 1)
     assert second.id != first.id
@@ -128,7 +128,7 @@ def test_identity_carries_the_host_and_ignores_case(conn: Connection) -> None:
 
 def test_a_write_still_waiting_forbids_a_new_job(conn: Connection) -> None:
     queued(conn, 1)
-    jobs.finish(
+    claims.finish(
         conn, claimed(conn), JobState.DELIVERED, [NewWrite(WriteOp.REMOVE_LABEL, {"label": "tireless"})]
     )
     assert enqueue(conn, [issue(1)]) == {1: Verdict.WRITE_WAITING}
@@ -145,7 +145,7 @@ def test_a_write_still_waiting_forbids_a_new_job(conn: Connection) -> None:
 )
 def test_only_a_refused_removal_of_the_label_forbids(conn: Connection, op: WriteOp, verdict: Verdict) -> None:
     queued(conn, 1)
-    jobs.finish(conn, claimed(conn), JobState.DELIVERED, [NewWrite(op)])
+    claims.finish(conn, claimed(conn), JobState.DELIVERED, [NewWrite(op)])
     write = writes.take(conn, "p1")
     assert write is not None
     writes.refused(conn, write, "p1", "403")
@@ -156,7 +156,7 @@ def test_a_list_from_before_the_last_end_is_stale(conn: Connection) -> None:
     set_clock(conn, NOON)
     queued(conn, 1)
     clock_at(conn, NOON, seconds=10)
-    jobs.finish(conn, claimed(conn), JobState.DELIVERED, [])
+    claims.finish(conn, claimed(conn), JobState.DELIVERED, [])
     assert enqueue(conn, [issue(1)], listed_at=NOON + timedelta(seconds=9)) == {1: Verdict.STALE}
     assert enqueue(conn, [issue(1)], listed_at=NOON + timedelta(seconds=11)) == {1: Verdict.ENQUEUED}
 
@@ -164,7 +164,7 @@ def test_a_list_from_before_the_last_end_is_stale(conn: Connection) -> None:
 def test_a_list_from_before_the_last_write_is_stale(conn: Connection) -> None:
     set_clock(conn, NOON)
     queued(conn, 1)
-    jobs.finish(conn, claimed(conn), JobState.DELIVERED, [NewWrite(WriteOp.REMOVE_LABEL)])
+    claims.finish(conn, claimed(conn), JobState.DELIVERED, [NewWrite(WriteOp.REMOVE_LABEL)])
     clock_at(conn, NOON, seconds=60)
     write = writes.take(conn, "p1")
     assert write is not None
@@ -176,7 +176,7 @@ def test_a_list_from_before_the_last_write_is_stale(conn: Connection) -> None:
 def test_a_survey_cools_down(conn: Connection) -> None:
     set_clock(conn, NOON)
     queued(conn, 1, labels=["tireless/discover"])
-    jobs.finish(conn, claimed(conn), JobState.DELIVERED, [])
+    claims.finish(conn, claimed(conn), JobState.DELIVERED, [])
     clock_at(conn, NOON, seconds=99)
     assert enqueue(conn, [issue(1, "tireless/discover")], cooldown_seconds=100) == {1: Verdict.COOLING}
     assert enqueue(conn, [issue(1)], cooldown_seconds=100) == {1: Verdict.ENQUEUED}, "other work does not cool"
@@ -185,8 +185,8 @@ def test_a_survey_cools_down(conn: Connection) -> None:
 def test_a_survey_may_come_again_after_its_cooldown_or_a_failure(conn: Connection) -> None:
     set_clock(conn, NOON)
     queued(conn, 1, 2, labels=["tireless/discover"])
-    jobs.finish(conn, claimed(conn), JobState.DELIVERED, [])
-    jobs.finish(conn, claimed(conn), JobState.FAILED, [])
+    claims.finish(conn, claimed(conn), JobState.DELIVERED, [])
+    claims.finish(conn, claimed(conn), JobState.FAILED, [])
     again = [issue(1, "tireless/discover"), issue(2, "tireless/discover")]
     clock_at(conn, NOON, seconds=50)
     assert enqueue(conn, again, cooldown_seconds=100) == {1: Verdict.COOLING, 2: Verdict.ENQUEUED}
@@ -197,10 +197,10 @@ def test_a_survey_may_come_again_after_its_cooldown_or_a_failure(conn: Connectio
 def test_last_finished_at_is_the_end_of_the_last_delivered_of_that_kind(conn: Connection) -> None:
     set_clock(conn, NOON)
     queued(conn, 1, labels=["tireless/discover"])
-    assert jobs.last_finished_at(conn, issue(1).ref, JobKind.DISCOVER) is None
-    jobs.finish(conn, claimed(conn), JobState.DELIVERED, [])
-    assert jobs.last_finished_at(conn, issue(1).ref, JobKind.DISCOVER) == NOON
-    assert jobs.last_finished_at(conn, issue(1).ref, JobKind.PLAN) is None
+    assert intake.last_finished_at(conn, issue(1).ref, JobKind.DISCOVER) is None
+    claims.finish(conn, claimed(conn), JobState.DELIVERED, [])
+    assert intake.last_finished_at(conn, issue(1).ref, JobKind.DISCOVER) == NOON
+    assert intake.last_finished_at(conn, issue(1).ref, JobKind.PLAN) is None
 
 
 def test_the_labels_decide_kind_and_lane(conn: Connection) -> None:
@@ -264,7 +264,7 @@ def test_a_job_that_ends_while_its_issue_is_judged_is_not_followed_by_another(
     queued(conn, 1)
     claim = running(conn)
     with psycopg.connect(database_url) as ending:
-        jobs.transition(ending, claim, JobState.DELIVERED, phase=Phase.DONE)
+        claims.transition(ending, claim, JobState.DELIVERED, phase=Phase.DONE)
         with psycopg.connect(database_url, autocommit=True) as rival, ThreadPoolExecutor(1) as thread:
             verdict = thread.submit(enqueue, rival, [issue(1)])
             wait_until(lambda: verdict.done() or waits(conn, rival), 10, "the rival has judged")

@@ -22,7 +22,7 @@ from tests.support.store import (
     sweep,
 )
 from tireless.entities import JobState, Lane, TirelessError
-from tireless.store import jobs, lanes
+from tireless.store import claims, lanes
 from tireless.store.queries import Connection
 
 
@@ -116,7 +116,7 @@ def test_a_raised_cap_lets_more_start_and_a_lowered_one_cuts_nothing_off(conn: C
     held += [claimed(conn), claimed(conn)]
     assert claim(conn) is None
     lanes.set_cap(conn, CC, 1)
-    assert [jobs.renew_claim(conn, c, lease_seconds=60) is not None for c in held] == [True] * 3
+    assert [claims.renew_claim(conn, c, lease_seconds=60) is not None for c in held] == [True] * 3
 
 
 def test_after_a_lowered_cap_nothing_starts_until_fewer_than_the_cap_run(conn: Connection) -> None:
@@ -126,9 +126,9 @@ def test_after_a_lowered_cap_nothing_starts_until_fewer_than_the_cap_run(conn: C
     a, b, c = claimed(conn), claimed(conn), claimed(conn)
     lanes.set_cap(conn, CC, 1)
     for ending in (a, c):
-        jobs.finish(conn, ending, JobState.DELIVERED, [])
+        claims.finish(conn, ending, JobState.DELIVERED, [])
         assert claim(conn) is None
-    jobs.finish(conn, b, JobState.DELIVERED, [])
+    claims.finish(conn, b, JobState.DELIVERED, [])
     assert claimed(conn).job.slot == 1
     assert claim(conn) is None
 
@@ -138,12 +138,12 @@ def test_a_job_in_a_high_slot_moves_down_when_the_cap_is_lowered(conn: Connectio
     enqueue(conn, [issue(n) for n in range(1, 9)])
     a, b, c = claimed(conn), claimed(conn), claimed(conn)
     for ending in (a, b):
-        jobs.finish(conn, ending, JobState.DELIVERED, [])
+        claims.finish(conn, ending, JobState.DELIVERED, [])
     lanes.set_cap(conn, CC, 2)
     assert claimed(conn).job.slot in (1, 2)
     assert claim(conn) is None, "the job that was in slot 3 counts"
-    assert jobs.renew_claim(conn, c, lease_seconds=60) is not None
-    jobs.finish(conn, c, JobState.DELIVERED, [])
+    assert claims.renew_claim(conn, c, lease_seconds=60) is not None
+    claims.finish(conn, c, JobState.DELIVERED, [])
     assert claimed(conn).job.slot in (1, 2)
 
 
@@ -155,9 +155,9 @@ def test_over_cap_jobs_move_into_what_is_freed_and_then_the_lane_fills_to_its_ca
     lanes.set_cap(conn, CC, 3)
     ending = sorted(held, key=lambda c: c.job.slot or 0)[:3]
     for claim_ in ending[:2]:
-        jobs.finish(conn, claim_, JobState.DELIVERED, [])
+        claims.finish(conn, claim_, JobState.DELIVERED, [])
         assert claim(conn) is None
-    jobs.finish(conn, ending[2], JobState.DELIVERED, [])
+    claims.finish(conn, ending[2], JobState.DELIVERED, [])
     assert claimed(conn).job.slot in (1, 2, 3)
     assert claim(conn) is None, "two of before and one new are three"
 
@@ -171,7 +171,7 @@ def test_a_cap_lowered_and_raised_again_loses_no_slot(conn: Connection) -> None:
         sweep(conn)
     assert claim(conn) is None
     for ending in held:
-        jobs.finish(conn, ending, JobState.DELIVERED, [])
+        claims.finish(conn, ending, JobState.DELIVERED, [])
     assert sorted(claimed(conn).job.slot or 0 for _ in range(4)) == [1, 2, 3, 4]
     assert claim(conn) is None
 
@@ -199,7 +199,7 @@ def test_after_a_usage_limit_one_job_goes_first_and_lets_the_others_go(conn: Con
     assert lanes.lift_ended_holds(conn) == [CC]
     probe = claimed(conn, "w1", [CC])
     assert claim(conn, "w2", [CC]) is None
-    jobs.transition(conn, probe, JobState.PENDING)  # it ran into something else: the next one probes
+    claims.transition(conn, probe, JobState.PENDING)  # it ran into something else: the next one probes
     probe = claimed(conn, "w1", [CC])
     lanes.end_probe(conn, CC)
     assert claim(conn, "w2", [CC]) is not None

@@ -30,7 +30,7 @@ from tests.support.store import (
 )
 from tests.support.wait import wait_until
 from tireless.entities import JobState, NewWrite, Phase, WriteOp
-from tireless.store import agenda, jobs, lanes, listen, migrate, repos, writes
+from tireless.store import agenda, claims, intake, jobs, lanes, listen, migrate, repos, writes
 from tireless.store.connection import Link, Session, connect, is_outage, open_pool
 from tireless.store.listen import CANCEL_CHANNEL, POLL_CHANNEL, Listener, lane_channel
 from tireless.store.queries import Connection
@@ -79,14 +79,14 @@ def test_what_makes_work_is_told_and_a_heartbeat_is_not(
     enqueue(conn, [issue(1), issue(2)])
     assert heard() == []
     held = claimed(conn)
-    jobs.transition(conn, held, JobState.RUNNING)
-    jobs.advance(conn, held, Phase.VERIFY)
+    claims.transition(conn, held, JobState.RUNNING)
+    claims.advance(conn, held, Phase.VERIFY)
     for _ in range(3):
-        jobs.renew_claim(conn, held, lease_seconds=600)
+        claims.renew_claim(conn, held, lease_seconds=600)
     assert heard() == [], "neither a claim nor a heartbeat wakes anybody"
-    jobs.finish(conn, held, JobState.DELIVERED, [NewWrite(WriteOp.COMMENT)])
+    claims.finish(conn, held, JobState.DELIVERED, [NewWrite(WriteOp.COMMENT)])
     assert heard() == [CC_ROWS], "a slot is free"
-    jobs.transition(conn, claimed(conn), JobState.PENDING)
+    claims.transition(conn, claimed(conn), JobState.PENDING)
     assert heard() == [CC_ROWS]
     claimed(conn, "dead")
     release(conn, "dead")
@@ -116,7 +116,7 @@ def test_a_reroute_tells_the_new_lane_and_a_due_poll_the_poller(
     heard()
     from tests.support.store import LABELS, ROUTING
 
-    jobs.refresh_lanes(conn, [job], [issue(1, "tireless/agent:oc")], labels=LABELS, routing=ROUTING)
+    intake.refresh_lanes(conn, [job], [issue(1, "tireless/agent:oc")], labels=LABELS, routing=ROUTING)
     assert heard() == ["tireless_lane_opencode"]
     repos.make_due(conn, repo.id)
     assert heard() == [POLL_CHANNEL]
@@ -414,9 +414,9 @@ def test_the_store_works_through_a_pooler_in_transaction_mode(conn: Connection, 
             with connect(url) as mine:
                 for _ in range(10):
                     held = claimed(mine, name)
-                    jobs.transition(mine, held, JobState.RUNNING)
-                    assert jobs.renew_claim(mine, held, lease_seconds=60) is not None
-                    jobs.finish(mine, held, JobState.DELIVERED, [NewWrite(WriteOp.COMMENT)])
+                    claims.transition(mine, held, JobState.RUNNING)
+                    assert claims.renew_claim(mine, held, lease_seconds=60) is not None
+                    claims.finish(mine, held, JobState.DELIVERED, [NewWrite(WriteOp.COMMENT)])
                     write = writes.take(mine, name, job_id=held.job.id)
                     assert write is not None
                     writes.done(mine, write, name)

@@ -42,7 +42,7 @@ from tests.support.store import (
 )
 from tests.support.wait import wait_until
 from tireless.entities import AgentKind, Claim, ClaimLost, IllegalTransition, JobState, NewWrite, Phase, WriteOp
-from tireless.store import jobs, lanes
+from tireless.store import claims, intake, jobs, lanes
 from tireless.store.connection import connect
 from tireless.store.queries import Connection
 
@@ -137,7 +137,7 @@ def test_two_claims_in_a_lane_that_probes(race: Race) -> None:
         assert not race.waited
     assert rival.answer() is None
     assert claim(race.conn, "c") is None
-    jobs.finish(race.conn, first, JobState.DELIVERED, [])
+    claims.finish(race.conn, first, JobState.DELIVERED, [])
     assert claim(race.conn, "c") is not None
     assert claim(race.conn, "d") is None, "still probing: a good run has to say that it is over"
 
@@ -212,7 +212,7 @@ def test_twenty_claimers_and_a_cap_of_three(race: Race, database_url: str) -> No
                         most = max(most, len(held))
                         # Under this lock, so that it is let go here before it is let go there.
                         held.discard(got.job.id)
-                        jobs.finish(conn, got, JobState.DELIVERED, [])
+                        claims.finish(conn, got, JobState.DELIVERED, [])
                     done += 1
         except BaseException as e:
             errors.append(e)
@@ -242,7 +242,7 @@ def test_rivals_in_a_hurry_never_come_away_empty_while_there_is_work(race: Race,
         try:
             with psycopg.connect(database_url, autocommit=True) as conn:
                 for _ in range(50):
-                    jobs.finish(conn, claimed(conn, name), JobState.DELIVERED, [])
+                    claims.finish(conn, claimed(conn, name), JobState.DELIVERED, [])
         except BaseException as e:
             errors.append(e)
 
@@ -268,7 +268,7 @@ def test_a_finish_that_is_under_way_is_left_alone_by_the_sweep(race: Race) -> No
         return sweep(conn)
 
     with holding(race) as conn:
-        jobs.finish(conn, held, JobState.DELIVERED, [NewWrite(WriteOp.COMMENT)])
+        claims.finish(conn, held, JobState.DELIVERED, [NewWrite(WriteOp.COMMENT)])
         rival = race.against(late_sweep)
         assert not race.waited
     assert rival.answer() == []
@@ -284,7 +284,7 @@ def test_a_sweep_that_was_first_makes_the_finish_a_lost_claim(race: Race) -> Non
     with holding(race) as conn:
         assert len(sweep(conn)) == 1
         rival = race.against(
-            lambda other: jobs.finish(other, held, JobState.DELIVERED, [NewWrite(WriteOp.COMMENT)])
+            lambda other: claims.finish(other, held, JobState.DELIVERED, [NewWrite(WriteOp.COMMENT)])
         )
         assert race.waited
     with pytest.raises(ClaimLost):
@@ -300,7 +300,7 @@ def test_a_renewal_that_is_under_way_keeps_the_claim_from_the_sweep(race: Race) 
     held = running(race.conn)
     with holding(race) as conn:
         set_clock(conn, NOON + timedelta(seconds=599))
-        assert jobs.renew_claim(conn, held, lease_seconds=600) is not None
+        assert claims.renew_claim(conn, held, lease_seconds=600) is not None
 
         def at_the_end(other: Connection) -> list[Any]:
             set_clock(other, NOON + timedelta(seconds=601))
@@ -317,7 +317,7 @@ def test_a_release_by_the_supervisor_and_a_renewal_by_the_runner(race: Race, ord
     held = running(race.conn)
 
     def renewal(conn: Connection) -> Any:
-        return jobs.renew_claim(conn, held, lease_seconds=600)
+        return claims.renew_claim(conn, held, lease_seconds=600)
 
     with holding(race) as conn:
         if order == "release first":
@@ -341,10 +341,10 @@ def test_a_release_that_was_first_makes_every_write_a_lost_claim(race: Race, act
     queued(race.conn, 1)
     held = claimed(race.conn)
     actions: dict[str, Callable[[Connection], object]] = {
-        "start": lambda c: jobs.transition(c, held, JobState.RUNNING),
-        "advance": lambda c: jobs.advance(c, held, Phase.PUSH),
-        "requeue": lambda c: jobs.transition(c, held, JobState.PENDING),
-        "finish": lambda c: jobs.finish(c, held, JobState.FAILED, []),
+        "start": lambda c: claims.transition(c, held, JobState.RUNNING),
+        "advance": lambda c: claims.advance(c, held, Phase.PUSH),
+        "requeue": lambda c: claims.transition(c, held, JobState.PENDING),
+        "finish": lambda c: claims.finish(c, held, JobState.FAILED, []),
     }
     with holding(race) as conn:
         release(conn, "w1")
@@ -368,7 +368,7 @@ def test_a_cancel_at_the_moment_of_completion_finds_nothing_to_cancel(race: Race
     queued(race.conn, 1)
     held = running(race.conn)
     with holding(race) as conn:
-        jobs.finish(conn, held, JobState.DELIVERED, [])
+        claims.finish(conn, held, JobState.DELIVERED, [])
         rival = race.against(cancel)
         assert race.waited
     assert rival.answer() == []
@@ -382,7 +382,7 @@ def test_a_completion_after_the_cancel_was_asked_still_ends_the_job_once(race: R
     held = running(race.conn)
     with holding(race) as conn:
         assert len(cancel(conn)) == 1
-        rival = race.against(lambda other: jobs.finish(other, held, JobState.DELIVERED, []))
+        rival = race.against(lambda other: claims.finish(other, held, JobState.DELIVERED, []))
         assert race.waited
     assert rival.answer().state is JobState.DELIVERED
     assert event_kinds(race.conn, held.job)[-2:] == ["cancel_requested", "finished"]
@@ -396,7 +396,7 @@ def test_a_cancel_of_a_job_that_is_just_being_claimed_reaches_its_holder(race: R
         assert race.waited
     (asked,) = rival.answer()
     assert asked.state is JobState.CLAIMED
-    renewal = jobs.renew_claim(race.conn, held, lease_seconds=600)
+    renewal = claims.renew_claim(race.conn, held, lease_seconds=600)
     assert renewal is not None
     assert renewal.cancel_requested
 
@@ -415,7 +415,7 @@ def test_a_cancel_between_a_requeue_and_its_commit_ends_the_job(race: Race) -> N
     queued(race.conn, 1)
     held = running(race.conn)
     with holding(race) as conn:
-        jobs.transition(conn, held, JobState.PENDING)
+        claims.transition(conn, held, JobState.PENDING)
         rival = race.against(cancel)
         assert race.waited
     (ended,) = rival.answer()
@@ -453,12 +453,12 @@ def test_a_cap_change_and_a_finish_do_not_block_each_other_for_ever(race: Race) 
     enqueue(race.conn, [issue(n) for n in range(1, 5)])
     first, second = claimed(race.conn), claimed(race.conn)
     with holding(race) as conn:
-        jobs.finish(conn, first, JobState.DELIVERED, [])
+        claims.finish(conn, first, JobState.DELIVERED, [])
         rival = race.against(lambda other: lanes.set_cap(other, CC, 1))
         assert race.waited
     rival.answer()
     assert claim(race.conn) is None
-    jobs.finish(race.conn, second, JobState.DELIVERED, [])
+    claims.finish(race.conn, second, JobState.DELIVERED, [])
     assert claimed(race.conn).job.slot == 1
 
 
@@ -479,7 +479,7 @@ def unsettled(conn: Connection) -> dict[str, Claim]:
     held = sorted((claimed(conn, name) for name in "abcde"), key=lambda c: c.job.slot or 0)
     lanes.set_cap(conn, CC, 4)
     for ending in held[:2]:
-        jobs.finish(conn, ending, JobState.DELIVERED, [])
+        claims.finish(conn, ending, JobState.DELIVERED, [])
     return dict(zip("abc", held[2:], strict=True))
 
 
@@ -517,10 +517,10 @@ def test_a_claim_that_settles_slots_deadlocks_with_nothing(race: Race, name: str
 def test_two_polls_of_one_issue_make_one_job(race: Race) -> None:
     open_lanes(race.conn)
     with holding(race) as conn:
-        assert enqueue(conn, [issue(1)]) == {1: jobs.Verdict.ENQUEUED}
+        assert enqueue(conn, [issue(1)]) == {1: intake.Verdict.ENQUEUED}
         rival = race.against(lambda other: enqueue(other, [issue(1), issue(2)]))
         assert race.waited
-    assert rival.answer() == {1: jobs.Verdict.LIVE, 2: jobs.Verdict.ENQUEUED}
+    assert rival.answer() == {1: intake.Verdict.LIVE, 2: intake.Verdict.ENQUEUED}
     assert scalar(race.conn, "select count(*) from job") == 2
 
 
@@ -530,7 +530,7 @@ def test_a_poll_that_dies_between_answer_and_commit_loses_nothing(race: Race) ->
     rival = race.against(lambda other: enqueue(other, [issue(1)]))
     assert race.waited
     race.conn.execute("rollback")
-    assert rival.answer() == {1: jobs.Verdict.ENQUEUED}
+    assert rival.answer() == {1: intake.Verdict.ENQUEUED}
 
 
 def test_two_polls_of_the_same_page_in_another_order_do_not_deadlock(race: Race) -> None:
@@ -539,14 +539,14 @@ def test_two_polls_of_the_same_page_in_another_order_do_not_deadlock(race: Race)
         enqueue(conn, [issue(25)])
         rival = race.against(lambda other: enqueue(other, list(reversed(page))))
         assert race.waited
-        assert jobs.Verdict.ENQUEUED in enqueue(conn, page[25:]).values()
+        assert intake.Verdict.ENQUEUED in enqueue(conn, page[25:]).values()
     assert len(rival.answer()) == 49
     assert scalar(race.conn, "select count(*) from job") == 49
 
 
 def reroute(conn: Connection, *labels: str) -> int:
     job = job_of(conn, 1)
-    return jobs.refresh_lanes(conn, [job], [issue(1, *labels)], labels=LABELS, routing=ROUTING)
+    return intake.refresh_lanes(conn, [job], [issue(1, *labels)], labels=LABELS, routing=ROUTING)
 
 
 def test_a_job_that_is_being_rerouted_is_claimed_in_its_new_lane_only(race: Race) -> None:
@@ -581,11 +581,11 @@ def test_a_job_enqueued_below_the_floor_is_found_within_a_minute(race: Race) -> 
             enqueue(late, [issue(1)])
             enqueue(race.conn, [issue(2), issue(3)])
             assert claimed(race.conn).job.issue.number == 2
-            jobs.mark_floors(race.conn)
+            claims.mark_floors(race.conn)
     enqueue(race.conn, [issue(4)])
     assert claimed(race.conn).job.issue.number == 3, "from the floor on"
     set_clock(race.conn, NOON + timedelta(seconds=61))
-    jobs.mark_floors(race.conn)
+    claims.mark_floors(race.conn)
     assert [claimed(race.conn).job.issue.number for _ in range(2)] == [1, 4]
 
 
@@ -603,7 +603,7 @@ def test_a_job_from_another_lane_keeps_its_place_below_the_floor(race: Race) -> 
     set_clock(race.conn, NOON + timedelta(seconds=5))
     enqueue(race.conn, [issue(2, "tireless/agent:oc"), issue(3, "tireless/agent:oc")])
     assert claimed(race.conn, lanes=[OC]).job.issue.number == 2
-    jobs.mark_floors(race.conn)
+    claims.mark_floors(race.conn)
     assert reroute(race.conn, "tireless/agent:oc") == 1
     assert [claimed(race.conn, lanes=[OC]).job.issue.number for _ in range(2)] == [1, 3]
 
@@ -613,9 +613,9 @@ def test_a_job_that_comes_back_is_found_below_the_floor(race: Race, how: str) ->
     set_clock(race.conn, NOON)
     queued(race.conn, 1, 2, 3)
     first = claimed(race.conn)
-    jobs.mark_floors(race.conn)
+    claims.mark_floors(race.conn)
     if how == "requeue":
-        jobs.transition(race.conn, first, JobState.PENDING)
+        claims.transition(race.conn, first, JobState.PENDING)
     else:
         release(race.conn, "w1")
     assert claimed(race.conn).job.issue.number == 1
@@ -626,8 +626,8 @@ def test_a_floor_is_not_put_above_a_job_that_is_just_being_put_back(race: Race) 
     queued(race.conn, 1, 2)
     first = claimed(race.conn)
     with holding(race) as conn:
-        jobs.transition(conn, first, JobState.PENDING)
-        rival = race.against(jobs.mark_floors)
+        claims.transition(conn, first, JobState.PENDING)
+        rival = race.against(claims.mark_floors)
         assert race.waited
     rival.answer()
     assert claimed(race.conn).job.issue.number == 1
@@ -651,10 +651,10 @@ Operation = Callable[[Connection, dict[str, Claim]], object]
 
 OPERATIONS: dict[str, Operation] = {
     "claim": lambda c, held: claim(c, "new"),
-    "start": lambda c, held: jobs.transition(c, held["a"], JobState.RUNNING),
-    "finish": lambda c, held: jobs.finish(c, held["a"], JobState.DELIVERED, [NewWrite(WriteOp.COMMENT)]),
-    "requeue": lambda c, held: jobs.transition(c, held["b"], JobState.PENDING),
-    "renew": lambda c, held: jobs.renew_claim(c, held["a"], lease_seconds=600),
+    "start": lambda c, held: claims.transition(c, held["a"], JobState.RUNNING),
+    "finish": lambda c, held: claims.finish(c, held["a"], JobState.DELIVERED, [NewWrite(WriteOp.COMMENT)]),
+    "requeue": lambda c, held: claims.transition(c, held["b"], JobState.PENDING),
+    "renew": lambda c, held: claims.renew_claim(c, held["a"], lease_seconds=600),
     "release": lambda c, held: release(c, "a", "b"),
     "sweep": lambda c, held: sweep(c),
     "cancel": lambda c, held: jobs.cancel(
@@ -663,8 +663,8 @@ OPERATIONS: dict[str, Operation] = {
     "cap down": lambda c, held: lanes.set_cap(c, CC, 1),
     "cap up": lambda c, held: lanes.set_cap(c, CC, 9),
     "hold": lambda c, held: lanes.hold(c, CC, "why", seconds=60),
-    "mark": lambda c, held: jobs.mark_floors(c),
-    "reroute": lambda c, held: jobs.refresh_lanes(
+    "mark": lambda c, held: claims.mark_floors(c),
+    "reroute": lambda c, held: intake.refresh_lanes(
         c,
         jobs.find(c, limit=50),
         [issue(n, "tireless/agent:oc") for n in range(1, 9)],

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from tests.support.store import NOON, clock_at, enqueue, issue, job_of, open_lanes, set_clock, track
 from tireless.store import refusals
-from tireless.store.jobs import BODY_CHARS, Verdict
+from tireless.store.intake import BODY_CHARS, Verdict
 from tireless.store.queries import Connection
 
 

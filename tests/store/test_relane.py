@@ -22,14 +22,14 @@ from tests.support.store import (
     spend,
 )
 from tireless.entities import AgentKind, JobState, NewWrite, Relaned, WriteOp
-from tireless.store import jobs, lanes, writes
+from tireless.store import claims, intake, lanes, writes
 from tireless.store.queries import Connection
 
 BOTH = [CC, OC]
 
 
 def relane(conn: Connection, into: list[AgentKind] | None = None, after: float = 600.0) -> list[Relaned]:
-    return jobs.relane(
+    return intake.relane(
         conn,
         BOTH if into is None else into,
         after_seconds=after,
@@ -92,7 +92,7 @@ def test_a_label_binds_a_job_to_its_lane(conn: Connection) -> None:
     assert job.lane_pinned
     hold(conn)
     assert relane(conn) == []
-    jobs.refresh_lanes(conn, [job], [issue(1)], labels=LABELS, routing=ROUTING)  # the label was taken off
+    intake.refresh_lanes(conn, [job], [issue(1)], labels=LABELS, routing=ROUTING)  # the label was taken off
     assert not job_of(conn, 1).lane_pinned
     assert event_kinds(conn, job) == ["enqueued"]
     assert len(relane(conn)) == 1
@@ -103,10 +103,10 @@ def test_what_was_begun_stays(conn: Connection) -> None:
     set_clock(conn, NOON)
     queued(conn, 1, 2)
     held = claimed(conn, "w1", lanes=[CC])
-    jobs.transition(conn, held, JobState.RUNNING)
+    claims.transition(conn, held, JobState.RUNNING)
     spend(conn, held, 0.1)
     running = claimed(conn, "w2", lanes=[CC])
-    jobs.transition(conn, held, JobState.PENDING, keep_attempt=True)
+    claims.transition(conn, held, JobState.PENDING, keep_attempt=True)
     assert job_of(conn, 1).attempts == 0
     hold(conn)
     assert relane(conn) == []
@@ -139,14 +139,16 @@ def test_nothing_is_moved_back(conn: Connection) -> None:
     queued(conn, 1)
     hold(conn)
     relane(conn)
-    assert jobs.refresh_lanes(conn, [job_of(conn, 1)], [issue(1)], labels=LABELS, routing=ROUTING) == 0
+    assert intake.refresh_lanes(conn, [job_of(conn, 1)], [issue(1)], labels=LABELS, routing=ROUTING) == 0
     lanes.resume(conn, CC)
     assert relane(conn) == []
     hold(conn, OC)
     assert relane(conn) == []
     job = job_of(conn, 1)
     assert job.lane is OC
-    assert jobs.refresh_lanes(conn, [job], [issue(1, "tireless/agent:cc")], labels=LABELS, routing=ROUTING) == 1
+    assert (
+        intake.refresh_lanes(conn, [job], [issue(1, "tireless/agent:cc")], labels=LABELS, routing=ROUTING) == 1
+    )
     assert job_of(conn, 1).lane is CC  # a person may
 
 
@@ -156,7 +158,7 @@ def test_a_poll_that_read_the_row_before_it_was_moved_does_not_flip_it(conn: Con
     conn.execute("update job set lane_pinned = false")  # the label went, and another poller has seen that
     hold(conn)
     relane(conn)
-    assert jobs.refresh_lanes(conn, [before], [issue(1)], labels=LABELS, routing=ROUTING) == 0
+    assert intake.refresh_lanes(conn, [before], [issue(1)], labels=LABELS, routing=ROUTING) == 0
     assert job_of(conn, 1).lane is OC
 
 

@@ -33,7 +33,7 @@ from tireless.entities import (
     WorkerRole,
     WriteOp,
 )
-from tireless.store import agenda, jobs, repos, workers, writes
+from tireless.store import agenda, claims, intake, jobs, repos, workers, writes
 from tireless.store.queries import Connection
 
 
@@ -83,7 +83,7 @@ def test_find_goes_by_any_part_of_the_identity(conn: Connection) -> None:
 def test_a_removed_repository_leaves_its_jobs_as_history(conn: Connection) -> None:
     repo = track(conn)
     (job,) = queued(conn, 1, repo=repo)
-    jobs.finish(conn, claimed(conn), JobState.DELIVERED, [])
+    claims.finish(conn, claimed(conn), JobState.DELIVERED, [])
     assert repos.remove(conn, repo.id)
     assert not repos.remove(conn, repo.id)
     left = jobs.get(conn, job.id)
@@ -95,14 +95,14 @@ def test_a_moved_repository_takes_its_live_jobs_and_waiting_writes_along(conn: C
     repo = track(conn)
     queued(conn, 1, 2, repo=repo)
     done = claimed(conn)
-    jobs.finish(conn, done, JobState.DELIVERED, [NewWrite(WriteOp.COMMENT)])
+    claims.finish(conn, done, JobState.DELIVERED, [NewWrite(WriteOp.COMMENT)])
     repos.rename(conn, repo.id, named("new"), "https://forge.test/acme/new")
     after = again(conn, repo)
     assert (after.ref, after.clone_url) == (named("new"), "https://forge.test/acme/new")
     assert job_of(conn, 2, named("new")).state is JobState.PENDING
     (write,) = writes.of_job(conn, done.job.id)
     assert write.issue.repo == "new"
-    assert enqueue(conn, [issue(2, repo=named("new"))], after) == {2: jobs.Verdict.LIVE}
+    assert enqueue(conn, [issue(2, repo=named("new"))], after) == {2: intake.Verdict.LIVE}
 
 
 # Quiet hours

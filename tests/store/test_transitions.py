@@ -39,7 +39,7 @@ from tireless.entities import (
     RepoRef,
     WriteOp,
 )
-from tireless.store import jobs, writes
+from tireless.store import claims, intake, jobs, writes
 from tireless.store.queries import Connection
 
 
@@ -74,7 +74,7 @@ def test_a_drain_a_hold_or_a_lost_database_burns_no_attempt(conn: Connection) ->
     for _ in range(5):
         held = running(conn)
         assert held.job.attempts == 1
-        back = jobs.transition(conn, held, JobState.PENDING, keep_attempt=True, error="draining")
+        back = claims.transition(conn, held, JobState.PENDING, keep_attempt=True, error="draining")
         assert (back.attempts, back.last_error) == (0, "draining")
     assert job_of(conn, 1).claim_seq == 5
 
@@ -94,11 +94,11 @@ def test_the_backoff_of_a_crash_grows_and_is_bounded(conn: Connection) -> None:
 
 def test_the_reason_of_a_move_is_kept_and_an_end_without_one_clears_it(conn: Connection) -> None:
     queued(conn, 1)
-    jobs.transition(conn, claimed(conn), JobState.PENDING, error="overloaded")
+    claims.transition(conn, claimed(conn), JobState.PENDING, error="overloaded")
     assert job_of(conn, 1).last_error == "overloaded"
     held = claimed(conn)
-    assert jobs.transition(conn, held, JobState.RUNNING).last_error == "overloaded"
-    assert jobs.finish(conn, held, JobState.DELIVERED, []).last_error is None
+    assert claims.transition(conn, held, JobState.RUNNING).last_error == "overloaded"
+    assert claims.finish(conn, held, JobState.DELIVERED, []).last_error is None
 
 
 # Ends and what the forge is told
@@ -109,7 +109,7 @@ def test_an_end_and_its_writes_are_one_transaction(conn: Connection) -> None:
     held = claimed(conn)
     release(conn, "w1")
     with pytest.raises(Exception, match="lost"):
-        jobs.finish(conn, held, JobState.DELIVERED, [NewWrite(WriteOp.COMMENT)])
+        claims.finish(conn, held, JobState.DELIVERED, [NewWrite(WriteOp.COMMENT)])
     assert scalar(conn, "select count(*) from forge_write") == 0
 
 
@@ -117,7 +117,7 @@ def test_an_end_lets_go_of_everything(conn: Connection) -> None:
     set_clock(conn, NOON)
     repo = track(conn, max_running=1)
     queued(conn, 1, repo=repo)
-    ended = jobs.finish(conn, running(conn), JobState.BLOCKED, [], error="which database?")
+    ended = claims.finish(conn, running(conn), JobState.BLOCKED, [], error="which database?")
     assert (ended.state, ended.finished_at, ended.last_error) == (JobState.BLOCKED, NOON, "which database?")
     assert (ended.claimed_by, ended.claim_expires_at, ended.claimed_lane, ended.slot) == (None,) * 4
     assert scalar(conn, "select count(*) from lane_slot where job_id is not null") == 0
@@ -127,14 +127,14 @@ def test_an_end_lets_go_of_everything(conn: Connection) -> None:
 def test_phases_and_facts_are_recorded_under_the_fence(conn: Connection) -> None:
     (job,) = queued(conn, 1)
     held = running(conn)
-    jobs.advance(conn, held, Phase.AGENT, branch="tireless/issue-1", base_commit="a" * 40, work_host="h")
-    after = jobs.advance(conn, held, Phase.PUSH, head_commit="b" * 40, result={"outcome": "done"})
+    claims.advance(conn, held, Phase.AGENT, branch="tireless/issue-1", base_commit="a" * 40, work_host="h")
+    after = claims.advance(conn, held, Phase.PUSH, head_commit="b" * 40, result={"outcome": "done"})
     assert (after.phase, after.branch, after.base_commit) == (Phase.PUSH, "tireless/issue-1", "a" * 40)
     assert (after.head_commit, after.result, after.work_host) == ("b" * 40, {"outcome": "done"}, "h")
-    jobs.advance(conn, held, head_commit="c" * 40)
+    claims.advance(conn, held, head_commit="c" * 40)
     phases = [e.detail["phase"] for e in jobs.events(conn, job.id) if e.kind == "phase"]
     assert phases == ["agent", "push"], "a fact alone is no phase"
-    jobs.transition(conn, held, JobState.PENDING)
+    claims.transition(conn, held, JobState.PENDING)
     assert claimed(conn, host="h").job.phase is Phase.PUSH, "the next claimant goes on where this one was"
 
 
@@ -168,7 +168,7 @@ def test_a_sweep_leaves_live_leases_and_ended_jobs_alone(conn: Connection) -> No
     set_clock(conn, NOON)
     queued(conn, 1, 2, 3)
     claimed(conn, "long", lease_seconds=7200)
-    jobs.finish(conn, claimed(conn, "done"), JobState.DELIVERED, [])
+    claims.finish(conn, claimed(conn, "done"), JobState.DELIVERED, [])
     claimed(conn, "dead")
     clock_at(conn, NOON, hours=1)
     assert [j.issue.number for j in sweep(conn)] == [3]
@@ -207,10 +207,10 @@ def test_cancel_asks_a_holder_to_stop_and_tells_it_at_its_renewal(conn: Connecti
     held = running(conn)
     (asked,) = cancel(conn, held.job)
     assert asked.state is JobState.RUNNING
-    assert jobs.renew_claim(conn, held, lease_seconds=600) == jobs.Renewal(True, "not wanted")
+    assert claims.renew_claim(conn, held, lease_seconds=600) == claims.Renewal(True, "not wanted")
     assert event_kinds(conn, held.job)[-1] == "cancel_requested"
     assert scalar(conn, "select count(*) from forge_write") == 0
-    assert jobs.finish(conn, held, JobState.ABANDONED, []).state is JobState.ABANDONED
+    assert claims.finish(conn, held, JobState.ABANDONED, []).state is JobState.ABANDONED
 
 
 def test_a_repeated_cancel_changes_nothing(conn: Connection) -> None:
@@ -225,7 +225,7 @@ def test_a_repeated_cancel_changes_nothing(conn: Connection) -> None:
 
 def test_a_held_job_keeps_its_last_error_when_it_is_cancelled(conn: Connection) -> None:
     queued(conn, 1)
-    jobs.transition(conn, claimed(conn), JobState.PENDING, error="overloaded")
+    claims.transition(conn, claimed(conn), JobState.PENDING, error="overloaded")
     held = running(conn)
     assert cancel(conn, held.job)[0].last_error == "overloaded"
 
@@ -235,7 +235,7 @@ def test_a_cancelled_job_that_is_put_back_is_not_queued_again(conn: Connection) 
     queued(conn, 1)
     held = running(conn)
     cancel(conn, held.job)
-    after = jobs.transition(conn, held, JobState.PENDING, keep_attempt=True, error="draining")
+    after = claims.transition(conn, held, JobState.PENDING, keep_attempt=True, error="draining")
     assert after.state is JobState.ABANDONED
     assert claim(conn) is None
 
@@ -244,7 +244,7 @@ def test_a_cancelled_job_that_is_put_back_is_not_queued_again(conn: Connection) 
 
 
 def refresh(conn: Connection, live: list[Job], *labels: str, number: int = 1) -> int:
-    return jobs.refresh_lanes(conn, live, [issue(number, *labels)], labels=LABELS, routing=ROUTING)
+    return intake.refresh_lanes(conn, live, [issue(number, *labels)], labels=LABELS, routing=ROUTING)
 
 
 def test_changed_labels_reach_a_queued_job(conn: Connection) -> None:
@@ -264,7 +264,7 @@ def test_the_kind_of_a_begun_job_stays(conn: Connection) -> None:
     assert refresh(conn, [held.job], "tireless/agent:oc", "tireless/plan") == 1
     after = job_of(conn, 1)
     assert (after.lane, after.kind, after.claimed_lane) == (OC, JobKind.IMPLEMENT, CC)
-    jobs.transition(conn, held, JobState.PENDING)
+    claims.transition(conn, held, JobState.PENDING)
     assert scalar(conn, "select count(*) from lane_slot where job_id is not null") == 0, "its own lane's slot"
     assert claim(conn, lanes=[CC]) is None
     again = claimed(conn, lanes=[OC])
@@ -275,8 +275,8 @@ def test_the_kind_of_a_begun_job_stays(conn: Connection) -> None:
 def test_a_job_begun_and_put_back_keeps_its_kind_even_if_its_attempt_was_given_back(conn: Connection) -> None:
     queued(conn, 1)
     held = running(conn)
-    jobs.advance(conn, held, Phase.AGENT)
-    jobs.transition(conn, held, JobState.PENDING, keep_attempt=True)
+    claims.advance(conn, held, Phase.AGENT)
+    claims.transition(conn, held, JobState.PENDING, keep_attempt=True)
     refresh(conn, [job_of(conn, 1)], "tireless/plan")
     assert job_of(conn, 1).kind is JobKind.IMPLEMENT
 
@@ -284,7 +284,7 @@ def test_a_job_begun_and_put_back_keeps_its_kind_even_if_its_attempt_was_given_b
 def test_history_is_not_rerouted(conn: Connection) -> None:
     queued(conn, 1)
     held = claimed(conn)
-    jobs.finish(conn, held, JobState.DELIVERED, [])
+    claims.finish(conn, held, JobState.DELIVERED, [])
     assert refresh(conn, [held.job], "tireless/agent:oc") == 0
     assert job_of(conn, 1).lane is CC
 
@@ -294,7 +294,7 @@ def test_an_issue_that_lost_its_opt_in_keeps_its_kind(conn: Connection) -> None:
     (job,) = queued(conn, 1, labels=["tireless/plan"])
     unlabelled = issue(1)
     unlabelled = type(unlabelled)(**{f: getattr(unlabelled, f) for f in unlabelled.__slots__} | {"labels": ()})
-    assert jobs.refresh_lanes(conn, [job], [unlabelled], labels=LABELS, routing=ROUTING) == 0
+    assert intake.refresh_lanes(conn, [job], [unlabelled], labels=LABELS, routing=ROUTING) == 0
 
 
 def test_live_jobs_of_a_repository(conn: Connection) -> None:
@@ -302,9 +302,9 @@ def test_live_jobs_of_a_repository(conn: Connection) -> None:
     other = track(conn, RepoRef(Forge.GITEA, REPO.host, "acme", "other"))
     queued(conn, 1, 2, 3, repo=repo)
     queued(conn, 4, repo=other)
-    jobs.finish(conn, claimed(conn), JobState.DELIVERED, [])
+    claims.finish(conn, claimed(conn), JobState.DELIVERED, [])
     running(conn)
-    assert sorted(j.issue.number for j in jobs.live_jobs_of_repo(conn, repo)) == [2, 3]
+    assert sorted(j.issue.number for j in intake.live_jobs_of_repo(conn, repo)) == [2, 3]
 
 
 # Looking
@@ -332,10 +332,10 @@ def test_prune_forgets_old_history_but_nothing_that_is_still_owed(conn: Connecti
     set_clock(conn, NOON)
     queued(conn, 1, 2, 3, 4)
     old = claimed(conn)
-    jobs.finish(conn, old, JobState.DELIVERED, [])
-    jobs.finish(conn, claimed(conn), JobState.DELIVERED, [NewWrite(WriteOp.COMMENT)])
+    claims.finish(conn, old, JobState.DELIVERED, [])
+    claims.finish(conn, claimed(conn), JobState.DELIVERED, [NewWrite(WriteOp.COMMENT)])
     plan = claimed(conn)
-    jobs.finish(conn, plan, JobState.DELIVERED, [])
+    claims.finish(conn, plan, JobState.DELIVERED, [])
     writes.add_child(conn, plan.job.id, "a", issue(5).ref, "u")
     enqueue(conn, [issue(5)])
     clock_at(conn, NOON, days=89)

@@ -19,7 +19,7 @@ from tests.support.store import (
     set_clock,
 )
 from tireless.entities import JobState, NewWrite, Outcome, Usage, WorkerRole, WriteOp, WriteState
-from tireless.store import jobs, runs, workers, writes
+from tireless.store import claims, runs, workers, writes
 from tireless.store.queries import Connection
 
 PR = NewWrite(WriteOp.PULL_REQUEST, {"title": "t"})
@@ -221,7 +221,7 @@ def test_workers_are_there_until_they_are_forgotten(conn: Connection) -> None:
 def test_holders_are_known_by_their_claims_registered_or_not(conn: Connection) -> None:
     queued(conn, 1, 2)
     claimed(conn, "unregistered")
-    jobs.finish(conn, claimed(conn, "done"), JobState.DELIVERED, [])
+    claims.finish(conn, claimed(conn, "done"), JobState.DELIVERED, [])
     assert workers.holders(conn) == ["unregistered"]
 
 

@@ -26,8 +26,8 @@ from tireless.entities import (
 )
 from tireless.labels import LabelProtocol
 from tireless.routing import RoutingTable
-from tireless.store import jobs, lanes, repos, runs
-from tireless.store.jobs import Verdict
+from tireless.store import claims, intake, jobs, lanes, repos, runs
+from tireless.store.intake import Verdict
 from tireless.store.queries import Connection
 
 CC, OC = AgentKind.CLAUDE_CODE, AgentKind.OPENCODE
@@ -69,7 +69,7 @@ def enqueue(
 ) -> dict[int, Verdict]:
     ref = repo.ref if repo is not None else REPO
     repo_id = repo.id if repo is not None else None
-    return jobs.enqueue(conn, repo_id, ref, issues, **{"labels": LABELS, "routing": ROUTING, **options})
+    return intake.enqueue(conn, repo_id, ref, issues, **{"labels": LABELS, "routing": ROUTING, **options})
 
 
 def open_lanes(conn: Connection, cap: int = 4) -> None:
@@ -98,7 +98,7 @@ def job_of(conn: Connection, number: int, repo: RepoRef = REPO) -> Job:
 def claim(
     conn: Connection, worker: str = "w1", lanes: Sequence[AgentKind] = BOTH, **options: Any
 ) -> Claim | None:
-    return jobs.claim_next(conn, worker, lanes, **{"lease_seconds": 600.0, **options})
+    return claims.claim_next(conn, worker, lanes, **{"lease_seconds": 600.0, **options})
 
 
 def claimed(conn: Connection, worker: str = "w1", lanes: Sequence[AgentKind] = BOTH, **options: Any) -> Claim:
@@ -109,7 +109,7 @@ def claimed(conn: Connection, worker: str = "w1", lanes: Sequence[AgentKind] = B
 
 def running(conn: Connection, worker: str = "w1") -> Claim:
     found = claimed(conn, worker)
-    jobs.transition(conn, found, JobState.RUNNING)
+    claims.transition(conn, found, JobState.RUNNING)
     return found
 
 
@@ -127,11 +127,11 @@ def no_writes(job: Job) -> list[NewWrite]:
 
 
 def sweep(conn: Connection, **options: Any) -> list[Job]:
-    return jobs.expire_stale_claims(conn, **{"writes_for": no_writes, **options})
+    return claims.expire_stale_claims(conn, **{"writes_for": no_writes, **options})
 
 
 def release(conn: Connection, *workers: str, **options: Any) -> list[Job]:
-    return jobs.release_claims(conn, workers, "worker died", **{"writes_for": no_writes, **options})
+    return claims.release_claims(conn, workers, "worker died", **{"writes_for": no_writes, **options})
 
 
 def set_clock(conn: Connection, now: datetime | None) -> None:

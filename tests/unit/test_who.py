@@ -11,7 +11,7 @@ from tests.support.store import REPO, issue
 from tireless.config import Standing, UnknownAsker, WhoConfig
 from tireless.entities import Comment, Issue, Labelling
 from tireless.forge import Forbidden, ForgeClient, Request
-from tireless.store.jobs import BODY_CHARS
+from tireless.store.intake import BODY_CHARS
 from tireless.store.refusals import JobText
 from tireless.who import MOST_ASKED, Askers
 

@@ -22,7 +22,7 @@ from tireless.ctl.session import Exit, Refused, Session, Usage, clock
 from tireless.delivery import writes_for_end
 from tireless.entities import PollResult, RepoRef, Repository, TrackedRepo
 from tireless.forge import Forbidden, ForgeClient, ForgeError, Unreachable, client_for
-from tireless.store import budgets, jobs, repos
+from tireless.store import budgets, intake, jobs, repos
 from tireless.store.budgets import Spent
 from tireless.store.queries import Connection
 from tireless.store.repos import RepoSettings, settings_of
@@ -367,7 +367,7 @@ def _told(session: Session, changed: TrackedRepo | None, repo: TrackedRepo, what
 def run_remove(session: Session) -> int:
     with session.database() as conn:
         repo = lookup.repo(conn, session.args.repo, session.config)
-        live = jobs.live_jobs_of_repo(conn, repo)
+        live = intake.live_jobs_of_repo(conn, repo)
         if live and not session.args.cancel:
             verb = "waits or runs" if len(live) == 1 else "wait or run"
             raise Refused(

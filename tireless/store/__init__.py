@@ -9,7 +9,9 @@ several together wraps them in `with conn.transaction():`. No function leaves a 
     queries      store/sql/NAME.sql by name
     statements   what a connection keeps of its queries, and how they are executed
     migrate      schema/NNNN_name.sql, in order, once
-    jobs         enqueue, claim, transitions under the fence, sweep, cancel
+    intake       what labels make of rows: enqueue, new lanes for live jobs
+    claims       claim, transitions under the fence, renewal, sweep
+    jobs         as all others see them: find, read, cancel, forget
     lanes        caps, pauses, holds
     repos        tracked repositories and their polls
     budgets      what a day has cost

@@ -7,7 +7,7 @@ has no use for them, and psycopg remembers how it took a query apart only up to 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -41,6 +41,12 @@ def _ask(conn: Connection, name: str, params: Mapping[str, Any] | None) -> Answe
 
 def rows(conn: Connection, name: str, params: Mapping[str, Any] | None = None) -> list[Row]:
     return _ask(conn, name, params).rows
+
+
+def array(words: Iterable[str]) -> str:
+    """Texts as the server writes an array of them; psycopg goes through a list several times, each time anew."""
+    escaped = [word.replace("\\", "\\\\").replace('"', '\\"') for word in words]
+    return '{"' + '","'.join(escaped) + '"}' if escaped else "{}"
 
 
 def row(conn: Connection, name: str, params: Mapping[str, Any] | None = None) -> Row | None:

@@ -22,7 +22,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class JobText:
-    """An issue as it was when its job was queued; see jobs.stored for what is kept of a text."""
+    """An issue as it was when its job was queued; see intake.stored for what is kept of a text."""
 
     title: str
     body: str

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from tireless.entities import AgentKind, AgentRun, Claim, ClaimLost, Outcome, Usage
 from tireless.store import decode
-from tireless.store.jobs import fence
+from tireless.store.claims import fence
 from tireless.store.queries import Connection, row, rows, run
 
 

@@ -38,7 +38,7 @@ from tireless.forge import Gate
 from tireless.lease import LeaseKeeper
 from tireless.process import ChildContext
 from tireless.redact import Redactor, secrets_in
-from tireless.store import jobs, writes
+from tireless.store import claims, writes
 from tireless.store.queries import Connection
 from tireless.work import verdict
 from tireless.work.attempt import Attempt
@@ -103,7 +103,7 @@ class Work:
             Phase.ANNOUNCE: self._announce,
         }
         hand = self._hand
-        hand.job = hand.db(lambda c: jobs.transition(c, hand.claim, JobState.RUNNING))
+        hand.job = hand.db(lambda c: claims.transition(c, hand.claim, JobState.RUNNING))
         self._begin_anew_if_the_work_is_elsewhere()
         while self._job.phase is not Phase.DONE:
             hand.paid = self._job.phase in (Phase.PUSH, Phase.ANNOUNCE)
@@ -203,7 +203,7 @@ class Work:
         hand, ending = self._hand, self._ending()
         new = delivery.writes_for_ending(self._config, self._job, ending, self._subject.repo.default_branch)
         error = ending.why if ending.state is not JobState.DELIVERED else None
-        hand.job = hand.db(lambda c: jobs.finish(c, hand.claim, ending.state, new, error=error))
+        hand.job = hand.db(lambda c: claims.finish(c, hand.claim, ending.state, new, error=error))
         log.info("finished job=%s issue=%s state=%s", self._job.id, self._job.issue, self._job.state)
         self._subject.tell()
 

@@ -28,7 +28,7 @@ from tireless.delivery import Ending
 from tireless.entities import AgentRun, Issue, Job, JobState, Outcome, Phase, Usage
 from tireless.governor import Next
 from tireless.redact import Redactor
-from tireless.store import jobs, lanes, runs
+from tireless.store import claims, lanes, runs
 from tireless.store.queries import Connection
 from tireless.work import verdict
 from tireless.work.in_hand import InHand
@@ -305,8 +305,8 @@ class Attempt:
                     lanes.end_probe(conn, self._lane)
                 hold_used_up(conn, self._lane, job.repo_id)
                 if ending is not None:
-                    return jobs.advance(conn, self._hand.claim, Phase.VERIFY, result=ending.to_json())
-                return jobs.transition(
+                    return claims.advance(conn, self._hand.claim, Phase.VERIFY, result=ending.to_json())
+                return claims.transition(
                     conn,
                     self._hand.claim,
                     JobState.PENDING,

@@ -9,7 +9,7 @@ from tireless import delivery, governor
 from tireless.delivery import Ending
 from tireless.entities import ClaimLost, EventKind, IllegalTransition, Job, JobState, TirelessError
 from tireless.redact import Redactor
-from tireless.store import jobs, refusals
+from tireless.store import claims, jobs, refusals
 from tireless.store.queries import Connection
 from tireless.who import Judgement
 from tireless.work.in_hand import InHand
@@ -76,7 +76,7 @@ class Ends:
         self._hand.db_at_last(lambda c: jobs.add_event(c, job_id, EventKind.CLAIM_LOST, claim.worker, detail))
 
     def _to_pending(self, conn: Connection, why: str, *, keep_attempt: bool = True, delay: float = 0.0) -> None:
-        jobs.transition(
+        claims.transition(
             conn,
             self._hand.claim,
             JobState.PENDING,
@@ -90,7 +90,7 @@ class Ends:
         compose = delivery.writes_for_withdrawal if withdrawn else delivery.writes_for_cancel
         hand = self._hand
         new = compose(self._config, hand.job, reason)
-        hand.job = hand.db(lambda c: jobs.finish(c, hand.claim, JobState.ABANDONED, new, error=reason))
+        hand.job = hand.db(lambda c: claims.finish(c, hand.claim, JobState.ABANDONED, new, error=reason))
         self._subject.tell()
 
     def _decline(self, judgement: Judgement) -> None:
@@ -100,7 +100,7 @@ class Ends:
 
         def record(conn: Connection) -> Job:
             with conn.transaction():
-                ended = jobs.finish(conn, hand.claim, JobState.ABANDONED, new, error=judgement.why)
+                ended = claims.finish(conn, hand.claim, JobState.ABANDONED, new, error=judgement.why)
                 if ended.repo_id is not None:
                     refusals.add(conn, ended.repo_id, ended.issue.number, labelling.id if labelling else None)
             return ended
@@ -120,5 +120,5 @@ class Ends:
             return
         ending = Ending(JobState.FAILED, why=f"Gave up after {job.attempts} attempts. The last: {why}")
         new = delivery.writes_for_ending(self._config, job, ending, "")
-        hand.job = hand.db(lambda c: jobs.finish(c, hand.claim, JobState.FAILED, new, error=ending.why))
+        hand.job = hand.db(lambda c: claims.finish(c, hand.claim, JobState.FAILED, new, error=ending.why))
         self._subject.tell()

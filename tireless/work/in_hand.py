@@ -12,7 +12,7 @@ import psycopg
 from tireless.entities import Claim, Job, Phase
 from tireless.lease import LeaseKeeper, patience
 from tireless.process import ChildContext
-from tireless.store import jobs, workers
+from tireless.store import claims, workers
 from tireless.store.connection import Link, is_outage, through_outage
 from tireless.store.queries import Connection
 from tireless.work.leaving import CancelAsked, ClaimGone, Leave, Stopped, Unsure
@@ -71,7 +71,7 @@ class InHand:
 
     def advance(self, phase: Phase, **facts: Any) -> None:
         """Record that the phase before `phase` is complete."""
-        self.job = self.db(lambda c: jobs.advance(c, self.claim, phase, **facts))
+        self.job = self.db(lambda c: claims.advance(c, self.claim, phase, **facts))
         log.info("phase job=%s phase=%s", self.job.id, phase)
 
     def db(self, action: Callable[[Connection], T]) -> T:
