@@ -8,6 +8,7 @@ cannot be sown is no fault of the job.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from pathlib import Path
@@ -42,11 +43,9 @@ def sow(home: Path, seed: Seed) -> None:
 
 
 def _enter(parent: int, name: str) -> int:
-    """The directory `name`, made if it is not there. FileExistsError's kin (NotADirectoryError, ELOOP) for a link."""
-    try:
+    """The directory `name`, made if it is not there. OSError for a link or a file of that name."""
+    with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o700, dir_fd=parent)
-    except FileExistsError:
-        pass
     return os.open(name, _OPEN, dir_fd=parent)
 
 

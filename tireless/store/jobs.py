@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -186,6 +186,7 @@ def claim_next(
     *,
     lease_seconds: float,
     host: str | None = None,
+    phases: Collection[Phase] = tuple(Phase),
 ) -> Claim | None:
     """Claim the next job of these lanes, oldest first within a priority; None if nothing may start.
 
@@ -193,7 +194,7 @@ def claim_next(
     if the head of the queue is there and cannot be had (asleep, at its repository's limit, locked by a rival). Two
     claimers that pick the same slot number of one repository's own limit are told apart by a unique index; the loser
     looks again. `host` is whose disk the claimer works on: a job whose workspace lies on another is left to that one
-    for an hour.
+    for an hour. `phases`: of the jobs that it can go on with.
     """
     if not lanes:
         return None
@@ -203,6 +204,7 @@ def claim_next(
         "lease": f"{lease_seconds} seconds",
         "host": host,
         **_KNOWN,
+        "phases": _array(phases),
     }
     name = "claim_next"
     for _ in range(_CLAIM_TRIES):

@@ -27,6 +27,7 @@ import logging
 from collections.abc import Callable
 
 from tireless import delivery
+from tireless.agents import presence
 from tireless.agents.sandbox import Sandbox
 from tireless.config import agent_environment
 from tireless.delivery import Ending
@@ -125,6 +126,9 @@ class Work:
     # -- the phases --------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
+        presence.demand(
+            self._config.lane[self._hand.lane], self._hand.lane, self._sandbox
+        )  # before a word is said
         self._subject.look()
         self._subject.judge_asker()
         with_start = delivery.writes_for_start(self._config, self._job)
