@@ -188,10 +188,10 @@ class Sandbox:
                 if file.is_relative_to(cover) or Path(os.path.realpath(file)).is_relative_to(cover):
                     return f"{file} lies in {cover}, which agents cannot see"
         elif self.account is not None:
-            for file, need in zip(programs, ("-x", *["-r"] * len(programs)), strict=False):
+            for file in programs:
+                need = '-x "$0"' if file == programs[0] else '-r "$0" -o -x "$0"'
                 if not _may(self.account, need, file):
-                    verb = "run" if need == "-x" else "read"
-                    return f"the account {self.account.name} (sandbox.user) may not {verb} {file}"
+                    return f"the account {self.account.name} (sandbox.user) may not use {file}"
         return None
 
     def _covered(self, shown: Sequence[Path]) -> list[Path]:
@@ -322,11 +322,11 @@ def _is_broad(directory: Path) -> bool:
 
 
 def _may(account: Account, need: str, file: Path) -> bool:
-    """Whether the account may do that with the file: `-x` or `-r`. The kernel is asked, which knows of all that counts.
-    True where it cannot be."""
+    """What test(1) says as that account, of the file as `$0`: the kernel knows of all that counts. True where it cannot
+    be asked."""
     try:
         asked = subprocess.run(
-            ["/bin/sh", "-c", f'test {need} "$0"', str(file)],
+            ["/bin/sh", "-c", f"test {need}", str(file)],
             stdin=subprocess.DEVNULL,
             env={},
             cwd="/",
