@@ -80,7 +80,7 @@ def test_temporary_files_of_a_cli_are_removed(ctl: Ctl, temporary: Path, tmp_pat
 @pytest.mark.real_cli
 @pytest.mark.parametrize("kind", AgentKind)
 def test_the_real_ones_leave_nothing(ctl: Ctl, temporary: Path, kind: AgentKind) -> None:
-    """OpenCode unpacks a library of 5.5 MB into TMPDIR at each start, `--version` included, and leaves it there."""
+    """They do tell their version in such a home."""
     cli = cli_of(kind)
     with_agent(ctl, cli)
     with doctor(ctl) as ran:

@@ -126,9 +126,8 @@ class Work:
     # -- the phases --------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        presence.demand(
-            self._config.lane[self._hand.lane], self._hand.lane, self._sandbox
-        )  # before a word is said
+        lane = self._hand.lane
+        presence.demand(self._config.lane[lane], lane, self._sandbox)  # before a word is said
         self._subject.look()
         self._subject.judge_asker()
         with_start = delivery.writes_for_start(self._config, self._job)
