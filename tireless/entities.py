@@ -66,6 +66,11 @@ class Phase(StrEnum):
     ANNOUNCE = "announce"
     DONE = "done"
 
+    @property
+    def needs_agent(self) -> bool:
+        """Whether an agent has yet to run, or to be looked after."""
+        return self in (Phase.PREPARE, Phase.AGENT)
+
 
 class Outcome(StrEnum):
     """How one agent run ended, as concluded from its event stream, exit and limits (never from prose)."""

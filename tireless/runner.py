@@ -8,6 +8,13 @@ at most that. It looks at once after each reconnect. An outage of the database i
 turning, so it is not taken for a hang. A claim whose answer got lost is taken up at the next look, or else it would
 stand until its lease ends.
 
+Its CLI is not there. Before each look at the queue it looks for the lane's program, as a start would find it
+(tireless/agents/presence.py). Without it the runner takes no job that an agent has yet to work: the worker's row says
+what it waits for, one line in the log says it, no attempt is burnt and no issue is told anything. That is the matter of
+this host alone: the lane is not held, and other hosts go on. What an agent has ended is still verified, pushed and
+announced. Installed, or named by a reload, the program is found within seconds. Where it goes between that look and the
+job's first step, the job returns to pending, a minute later, without an attempt and before its issue was told.
+
 In hand. A thread of its own renews the lease (tireless/lease.py). The main thread works the phases
 (tireless/work), each recorded in the row when it is complete, and looks at the claim between any two steps
 and all the time while git or the agent runs. What ends the work early:
@@ -34,14 +41,14 @@ import logging
 import os
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 
 from tireless import embedded
+from tireless.agents import presence
 from tireless.agents import sandbox as sandboxes
 from tireless.agents.sandbox import Sandbox
-from tireless.entities import AgentKind, Claim, UnknownValue
+from tireless.entities import AgentKind, Claim, Phase, UnknownValue
 from tireless.gate import RowsGate
 from tireless.lease import LeaseKeeper, boot_clock
 from tireless.process import ChildContext
@@ -54,6 +61,8 @@ from tireless.work import Work
 log = logging.getLogger(__name__)
 
 _SEEN_SECONDS = 30.0  # said with a look, of which an idle runner has one a minute
+_ABSENT_SECONDS = 10.0  # between two looks for a CLI that is not there
+_WITHOUT_AGENT = tuple(phase for phase in Phase if not phase.needs_agent)
 _PATIENCE_SECONDS = 10.0  # for an answer at a look; a claim takes milliseconds
 
 
@@ -76,8 +85,9 @@ class Runner:
             patience=_PATIENCE_SECONDS,
         )
         self._gate = RowsGate(self._connect_for_gate)
-        self._sandbox: Sandbox = sandboxes.probe(ctx.config.sandbox, hidden=hidden_paths(ctx))
+        self._sandbox: Sandbox = sandboxes.probe(ctx.config.sandbox, hidden=sandboxes.hidden_paths(ctx.config))
         self._seen_at = float("-inf")
+        self._waits_for: str | None = None  # why the lane's CLI cannot be run here
         self._unanswered = False  # whether the last claim got no answer, and may have come about all the same
 
     def run(self) -> int:
@@ -89,15 +99,31 @@ class Runner:
                 if claim is not None:
                     self._work(claim, claimed_at)
                 elif ctx.turn():
-                    runner = ctx.config.runner
-                    wake = runner.listening_seconds if self._listener.hears else runner.wake_seconds
-                    self._listener.wait(wake * random.uniform(0.7, 1.0))
+                    self._listener.wait(self._pause() * random.uniform(0.7, 1.0))
         finally:
             self._listener.close()
         return 0
 
+    def _pause(self) -> float:
+        runner = self._ctx.config.runner
+        wake = runner.listening_seconds if self._listener.hears else runner.wake_seconds
+        return wake if self._waits_for is None else min(wake, _ABSENT_SECONDS)
+
+    def _look_for_agent(self) -> None:
+        """Said when it changes: in the log, and in the row at once."""
+        why = presence.why_absent(self._ctx.config.lane[self._lane], self._lane, self._sandbox)
+        if why == self._waits_for:
+            return
+        if why is not None:
+            log.error("nothing is started: the agent is not there lane=%s why=%s", self._lane, why)
+        else:
+            log.info("the agent is there again lane=%s", self._lane)
+        self._waits_for = why
+        self._seen_at = float("-inf")
+
     def _look(self) -> tuple[Claim | None, float]:
         """One look at the queue. Time is taken before the claim is sent: the lease may have begun since."""
+        self._look_for_agent()
         claimed_at = boot_clock()
         try:
             with self._listener.connection() as conn:
@@ -111,6 +137,7 @@ class Runner:
                         [self._lane],
                         lease_seconds=self._ctx.config.lease.seconds,
                         host=self._ctx.config.host,
+                        phases=tuple(Phase) if self._waits_for is None else _WITHOUT_AGENT,
                     )
                 self._unanswered = False
         except UnknownValue as e:
@@ -150,7 +177,8 @@ class Runner:
     def _say_seen(self, conn: psycopg.Connection, now: float) -> None:
         if now - self._seen_at >= _SEEN_SECONDS:
             ctx = self._ctx
-            workers.register(conn, ctx.worker, ctx.config.host, ctx.role, self._lane, os.getpid())
+            name = (ctx.worker, ctx.config.host, ctx.role, self._lane, os.getpid())
+            workers.register(conn, *name, waits_for=self._waits_for)
             self._seen_at = now
 
     def _work(self, claim: Claim, claimed_at: float) -> None:
@@ -162,10 +190,3 @@ class Runner:
         finally:
             keeper.stop()
         self._seen_at = float("-inf")
-
-
-def hidden_paths(ctx: ChildContext) -> list[Path]:
-    """What must not be there for an agent even where a shown directory happens to hold it."""
-    config = ctx.config
-    files = [f.token_file for f in config.forge if f.token_file is not None]
-    return [p for p in (config.state_dir, config.path, config.database.url_file, *files) if p is not None]

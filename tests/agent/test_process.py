@@ -208,7 +208,7 @@ def test_session_id_that_is_taken(job: Job) -> None:
 def test_a_cli_that_is_not_installed(job: Job, kind: AgentKind, monkeypatch: pytest.MonkeyPatch) -> None:
     job.kind = kind
     with pytest.raises(
-        AgentMissing, match=f"^no-such-cli is not on PATH; install it, or set lane.{kind}.command$"
+        AgentMissing, match=rf"^no-such-cli is not on PATH \(.*:/bin\); install it, or set lane.{kind}.command$"
     ):
         job.start(LaneConfig(command=("no-such-cli",)))
     with pytest.raises(AgentMissing, match="is not an executable file"):

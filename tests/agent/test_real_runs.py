@@ -24,6 +24,7 @@ from tireless import proctree
 from tireless.agents import runfiles
 from tireless.agents.base import EventKind, StopReason
 from tireless.agents.conclusion import conclude_from
+from tireless.agents.opencode import SEED
 from tireless.entities import AgentKind, Outcome
 
 pytestmark = [pytest.mark.real_cli, pytest.mark.timeout(240)]
@@ -51,7 +52,8 @@ def test_a_run_that_is_killed_stopped_and_ended_in_one_session(real: Job) -> Non
     """Both CLIs leave a running tool alive when they are killed, OpenCode when it is stopped too: it has a session of
     processes of its own. The third run knows what went before, and counts only what it uses itself.
 
-    A checkout may configure the CLI, but cannot make it ask somebody, nor start a server of its own."""
+    A checkout may configure the CLI, but cannot make it ask somebody, nor start a server of its own. And OpenCode has
+    nothing to install into the home of a job."""
     ran = hostile_configuration(real.places.workspace)
     killed_in_its_tool(real)
     real.prompt = "Go on, please."
@@ -71,6 +73,17 @@ def test_a_run_that_is_killed_stopped_and_ended_in_one_session(real: Job) -> Non
     for said in (END, "Go on, please.", "And once more."):
         assert said in sent
     assert not ran.exists()
+    assert_nothing_installed(real, api)
+
+
+def assert_nothing_installed(real: Job, api: ModelApi) -> None:
+    """The registry was not asked (without the seed that is the first thing that OpenCode does), and its directory is as
+    it was sown. What it writes beside that is its own business."""
+    assert [path for path in api.fetched if path.startswith("/npm/")] == []
+    if real.kind is AgentKind.OPENCODE:
+        there = real.places.home / SEED.directory
+        assert {name: (there / name).read_bytes() for name in SEED.files} == SEED.files
+        assert list((there / "node_modules").iterdir()) == []
 
 
 def hostile_configuration(workspace: Path) -> Path:
@@ -97,6 +110,7 @@ def killed_in_its_tool(real: Job) -> None:
         real.session = agent.session_id or ""
     assert (killed.outcome, killed.exit_code) == (Outcome.CRASHED, -9)
     assert gone(tool)
+    assert_nothing_installed(real, api)
     assert real.adapter.can_resume(real.session, real.places)
     sent = json.dumps(api.bodies[0]["messages"], ensure_ascii=False)
     assert END in sent

@@ -160,7 +160,7 @@ def test_what_does_not_work_fails_by_name(
         "token_missing": f"${TOKEN_VARIABLE}, which is not set",
         "token_bad": "401",
         "forge_down": gitea.host,
-        "cli_missing": "no-such-agent is not on PATH; install it, or set lane.claude_code.command (PATH is /",
+        "cli_missing": "no-such-agent is not on PATH (/",
         "no_forge": "add one with its token",
     }
     assert says[fault] in found[failing]["detail"]

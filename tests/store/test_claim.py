@@ -209,6 +209,21 @@ def test_its_own_host_takes_the_job_at_once(conn: Connection) -> None:
     assert claimed(conn, host="a").job.issue.number == 1
 
 
+def test_who_cannot_run_an_agent_takes_what_one_has_ended(conn: Connection) -> None:
+    """Behind as many that it cannot have as a look sees at once, and then none of those."""
+    ended, *_ = queued(conn, *range(1, 20))
+    first = claimed(conn)
+    assert first.job.id == ended.id
+    claims.advance(conn, first, Phase.PUSH, work_host="a")
+    claims.transition(conn, first, JobState.PENDING, keep_attempt=True)
+    conn.execute("update job set priority = 9 where id = %s", (ended.id,))
+    later = tuple(phase for phase in Phase if not phase.needs_agent)
+    assert later == (Phase.VERIFY, Phase.PUSH, Phase.ANNOUNCE, Phase.DONE)
+    assert claimed(conn, host="a", phases=later).job.id == ended.id
+    assert claim(conn, host="a", phases=later) is None
+    assert claimed(conn, host="a").job.issue.number == 2
+
+
 def test_an_expired_lease_is_swept_and_claimed_again_with_a_new_fence(conn: Connection) -> None:
     set_clock(conn, NOON)
     queued(conn, 1)

@@ -213,7 +213,10 @@ def test_workers_are_there_until_they_are_forgotten(conn: Connection) -> None:
     later = clock_at(conn, NOON, seconds=5)
     workers.register(conn, "h/1", "h", WorkerRole.RUNNER, CC, 41)
     (mine,) = workers.of_host(conn, "h")
-    assert (mine.started_at, mine.seen_at) == (NOON, later)
+    assert (mine.started_at, mine.seen_at, mine.waits_for) == (NOON, later, None)
+    for why in ("x is not on PATH", None):
+        workers.register(conn, "h/1", "h", WorkerRole.RUNNER, CC, 41, waits_for=why)
+        assert [w.waits_for for w in workers.of_host(conn)] == [None, why]
     workers.forget(conn, ["g/1"])
     assert [w.id for w in workers.of_host(conn)] == ["h/1"]
 

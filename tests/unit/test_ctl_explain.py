@@ -73,6 +73,7 @@ def worker(role: WorkerRole, host: str = "there") -> Worker:
 
 
 RUNNER, POLLER = worker(WorkerRole.RUNNER), worker(WorkerRole.POLLER)
+IDLE = replace(RUNNER, waits_for="claude is not on PATH")
 READY = Facts(NOW, job(), LANE, repo(), 0, [RUNNER, POLLER], 0)
 
 
@@ -106,6 +107,7 @@ def test_with_nothing_in_its_way_it_starts_soon() -> None:
         ({"lane": replace(LANE, running=2)}, "lane_full"),
         ({"alive": [POLLER]}, "no_runner"),
         ({"alive": []}, "no_runner"),
+        ({"alive": [IDLE, POLLER]}, "agent_missing"),
         ({"alive": [POLLER], "lane_off_in": "/etc/t.toml"}, "lane_off"),
         ({"repo": None}, "repo_untracked"),
         ({"repo": repo(schedule=PollSchedule(enabled=False))}, "repo_disabled"),
@@ -133,6 +135,21 @@ def test_what_no_longer_holds_is_no_reason() -> None:
     assert codes(replace(READY, repo=repo(max_running=2), repo_running=1)) == ["ready"]
     assert codes(replace(READY, repo=repo(held_until=NOW, hold_reason="budget"))) == ["ready"]
     assert codes(replace(READY, lane=replace(LANE, probing=True))) == ["ready"]
+
+
+def test_a_runner_without_its_agent_takes_only_what_an_agent_has_ended() -> None:
+    other = worker(WorkerRole.RUNNER, "elsewhere")
+    assert codes(replace(READY, alive=[IDLE, other])) == ["ready"]
+    assert codes(replace(READY, alive=[IDLE], job=job(phase=Phase.PUSH))) == ["ready"]
+    (missing,) = why(replace(READY, alive=[IDLE, replace(IDLE, host="elsewhere", waits_for="too old")]))
+    assert missing.text == (
+        "no runner of lane claude_code can start its agent: on there claude is not on PATH; on elsewhere too old"
+    )
+    begun = replace(READY, alive=[IDLE, other], job=job(work_host="there", phase=Phase.AGENT))
+    (elsewhere,) = why(begun)
+    assert elsewhere.code == "work_elsewhere"
+    assert "on there, where its agent cannot be started (claude is not on PATH); other hosts" in elsewhere.text
+    assert codes(replace(begun, job=job(work_host="there", phase=Phase.PUSH))) == ["ready"]
 
 
 def test_the_one_to_act_on_comes_first() -> None:

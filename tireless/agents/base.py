@@ -100,15 +100,26 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
+class Seed:
+    """What a directory of the job's home is to hold where it does not exist yet; `directory` is relative to the home,
+    `files` and `directories` are names in it."""
+
+    directory: str
+    files: Mapping[str, bytes]
+    directories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """`programs` are the files that `argv` needs to be readable: the sandbox shows their installations.
-    `env_as_root` is added where the agent will run as root."""
+    `env_as_root` is added where the agent will run as root. `seed` is for a directory of the job's home."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     stdin: bytes
     programs: tuple[Path, ...] = ()
     env_as_root: Mapping[str, str] = field(default_factory=dict)
+    seed: Seed | None = None
 
 
 @dataclass(frozen=True, slots=True)

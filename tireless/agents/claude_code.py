@@ -35,7 +35,7 @@ from tireless.agents.base import (
     number,
     whole,
 )
-from tireless.agents.environment import base_environment, find_program, lane_environment
+from tireless.agents.environment import base_environment, lane_environment, lane_program
 from tireless.agents.lines import Line, LineSplitter, parse_object
 from tireless.config import LaneConfig
 from tireless.entities import AgentKind, Outcome, Usage
@@ -284,7 +284,7 @@ class ClaudeCode:
 
     def command(self, task: Task, lane: LaneConfig, places: Places) -> Command:
         own = lane_environment(lane)
-        program = find_program(lane.command or ("claude",), own, self.kind)
+        program = lane_program(lane, self.kind)
         argv = [
             *program.argv,
             "-p",

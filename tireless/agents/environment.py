@@ -19,6 +19,7 @@ from tireless.entities import AgentKind
 from tireless.proctree import MARK
 
 REPORT_VARIABLE = "TIRELESS_REPORT"
+PROGRAMS = {AgentKind.CLAUDE_CODE: "claude", AgentKind.OPENCODE: "opencode"}  # of a lane that names no command
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -41,12 +42,19 @@ def search_path(own: Mapping[str, str]) -> str:
     return os.pathsep.join(p for p in (own.get("PATH"), os.environ.get("PATH"), SYSTEM_PATH) if p)
 
 
+def lane_program(lane: LaneConfig, kind: AgentKind) -> Program:
+    """The lane's CLI. AgentMissing if it is not there."""
+    return find_program(lane.command or (PROGRAMS[kind],), lane_environment(lane), kind)
+
+
 def find_program(command: Sequence[str], own: Mapping[str, str], kind: AgentKind) -> Program:
-    """Look the command up: a path as it is, a name on the lane's PATH, on tireless's, on the system's."""
+    """Look the command up: a path as it is, a name on the lane's PATH, on tireless's, on the system's. AgentMissing
+    says where that was, and what to do."""
     search = search_path(own)
     found = shutil.which(command[0], path=search)
     if found is None:
-        where = "is not an executable file" if "/" in command[0] else "is not on PATH"
+        looked = ":".join(dict.fromkeys(search.split(os.pathsep)))
+        where = "is not an executable file" if "/" in command[0] else f"is not on PATH ({looked})"
         raise AgentMissing(f"{command[0]} {where}; install it, or set lane.{kind}.command")
     first = Path(os.path.abspath(found))
     files = [first, *(Path(word) for word in command[1:] if word.startswith("/") and os.path.isfile(word))]

@@ -24,6 +24,7 @@ from tireless.agents.base import (
     Event,
     EventKind,
     Places,
+    Seed,
     StopReason,
     Task,
     clean_text,
@@ -33,7 +34,7 @@ from tireless.agents.base import (
     number,
     whole,
 )
-from tireless.agents.environment import base_environment, find_program, lane_environment
+from tireless.agents.environment import base_environment, lane_environment, lane_program
 from tireless.agents.lines import Line, LineSplitter, parse_object
 from tireless.config import LaneConfig
 from tireless.entities import AgentKind, Outcome, Usage
@@ -51,6 +52,15 @@ CONFIG: Mapping[str, Any] = {
     "autoupdate": False,
     "share": "disabled",
 }
+# What the CLI looks for before it installs: node_modules, and its package among the lock's direct dependencies. Of the
+# version it asks nothing.
+_WANTED = {"dependencies": {"@opencode-ai/plugin": "*"}}
+_LOCK = {"name": "opencode", "lockfileVersion": 3, "requires": True, "packages": {"": _WANTED}}
+SEED = Seed(
+    ".config/opencode",
+    files={"package.json": json.dumps(_WANTED).encode(), "package-lock.json": json.dumps(_LOCK).encode()},
+    directories=("node_modules",),
+)
 _LONGEST_WAIT = 6 * 3600.0
 
 
@@ -195,7 +205,7 @@ class OpenCode:
         """The prompt goes by standard input, which the CLI reads when it is no terminal: an argument could
         be seen by every process of the machine, and holds 128 KiB at most."""
         own = lane_environment(lane)
-        program = find_program(lane.command or ("opencode",), own, self.kind)
+        program = lane_program(lane, self.kind)
         argv = [*program.argv, "run", "--format=json", "--auto", f"--dir={places.workspace}"]
         argv += ["--print-logs", "--log-level=ERROR"]
         if lane.model is not None:
@@ -215,6 +225,7 @@ class OpenCode:
             env=env,
             stdin=prompt.encode("utf-8", "replace"),
             programs=program.files,
+            seed=SEED,
         )
 
     def decoder(self) -> OpenCodeDecoder:

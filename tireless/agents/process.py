@@ -47,6 +47,7 @@ from tireless.agents.base import (
 from tireless.agents.conclusion import conclude
 from tireless.agents.runfiles import StopRecord
 from tireless.agents.sandbox import Sandbox
+from tireless.agents.seed import sow
 from tireless.entities import Usage
 
 log = logging.getLogger(__name__)
@@ -236,6 +237,8 @@ class AgentProcess:
 
 def _write_run(command: Command, run_dir: Path, sandbox: Sandbox, limits: Limits, places: Places) -> None:
     run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if command.seed is not None:
+        sow(places.home, command.seed)
     sandbox.prepare(places)
     runfiles.write_file(run_dir / runfiles.PROMPT, command.stdin)
     runfiles.write_json(

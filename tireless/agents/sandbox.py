@@ -18,6 +18,7 @@ reserve tens of gigabytes of it that they never touch, and would not start under
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import pwd
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from tireless.agents.base import Places
-from tireless.config import ConfigError, Network, SandboxConfig, SandboxMode
+from tireless.config import Config, ConfigError, Network, SandboxConfig, SandboxMode
 
 log = logging.getLogger(__name__)
 
@@ -178,12 +179,28 @@ class Sandbox:
             *argv,
         )
 
+    def obstacle(self, programs: Sequence[Path]) -> str | None:
+        """Why an agent in here cannot run the first of these files, or read the others, though tireless can. None if
+        it can, or if that cannot be told from here."""
+        if self.bwrap is not None:
+            shown = [*(p for program in programs for p in installation(program)), *self.config.read_only]
+            for cover, file in itertools.product(self._covered(shown), programs):
+                if file.is_relative_to(cover) or Path(os.path.realpath(file)).is_relative_to(cover):
+                    return f"{file} lies in {cover}, which agents cannot see"
+        elif self.account is not None:
+            for file in programs:
+                need = '-x "$0"' if file == programs[0] else '-r "$0" -o -x "$0"'
+                if not _may(self.account, need, file):
+                    return f"the account {self.account.name} (sandbox.user) may not use {file}"
+        return None
+
+    def _covered(self, shown: Sequence[Path]) -> list[Path]:
+        """What must not be seen, where a shown directory happens to hold it; elsewhere it is absent."""
+        return [p for p in self.hidden if _is_system(p) or any(p.is_relative_to(s) for s in shown)]
+
     def _masks(self, shown: Sequence[Path]) -> list[str]:
-        """Cover what must not be seen where a shown directory happens to hold it; elsewhere it is absent."""
         words: list[str] = []
-        for path in self.hidden:
-            if not _is_system(path) and not any(path.is_relative_to(s) for s in shown):
-                continue
+        for path in self._covered(shown):
             if path.is_dir():
                 words += ["--tmpfs", str(path)]
             elif path.exists():
@@ -212,6 +229,12 @@ def probe(config: SandboxConfig, hidden: Sequence[Path] = ()) -> Sandbox:
     if account is None and os.geteuid() == 0:
         log.warning("agents run as root: set sandbox.user to an account without rights, or install bubblewrap")
     return Sandbox(config, account=account)
+
+
+def hidden_paths(config: Config) -> list[Path]:
+    """What must not be there for an agent even where a shown directory happens to hold it."""
+    files = [f.token_file for f in config.forge if f.token_file is not None]
+    return [p for p in (config.state_dir, config.path, config.database.url_file, *files) if p is not None]
 
 
 def _try(program: Path, config: SandboxConfig) -> str | None:
@@ -296,6 +319,26 @@ def _links(program: Path) -> list[Path]:
 def _is_broad(directory: Path) -> bool:
     """A directory that is too much to show for one program's sake."""
     return directory in (Path("/"), Path("/tmp"), Path("/var"), Path("/home"), Path.home(), Path("/etc"))
+
+
+def _may(account: Account, need: str, file: Path) -> bool:
+    """What test(1) says as that account, of the file as `$0`: the kernel knows of all that counts. True where it cannot
+    be asked."""
+    try:
+        asked = subprocess.run(
+            ["/bin/sh", "-c", f"test {need}", str(file)],
+            stdin=subprocess.DEVNULL,
+            env={},
+            cwd="/",
+            user=account.uid,
+            group=account.gid,
+            extra_groups=account.groups,
+            timeout=PROBE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return True
+    return asked.returncode != 1
 
 
 def _chown_tree(root: Path, of: int, uid: int, gid: int) -> None:

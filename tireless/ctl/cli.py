@@ -6,8 +6,10 @@ import argparse
 import contextlib
 import logging
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psycopg
@@ -84,6 +86,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else Exit.USAGE
     logging.basicConfig(level=logging.WARNING, format="tireless-ctl: %(message)s", stream=sys.stderr)
+    with _leaving_in_order():
+        return _run(args)
+
+
+@contextlib.contextmanager
+def _leaving_in_order() -> Iterator[None]:
+    """TERM and HUP end it as INT does: what it started is ended, and what it made for itself is removed."""
+
+    def leave(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    own = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    # One that is ignored stays so (nohup).
+    before = {sig: signal.signal(sig, leave) for sig in own if signal.getsignal(sig) is signal.SIG_DFL}
+    try:
+        yield
+    finally:
+        for sig, handler in before.items():
+            signal.signal(sig, handler)
+
+
+def _run(args: argparse.Namespace) -> int:
     try:
         with contextlib.suppress(AttributeError):
             sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import tempfile
@@ -18,13 +19,15 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from tireless import embedded
+from tireless.agents import presence
 from tireless.agents.base import AgentMissing
-from tireless.agents.environment import find_program, lane_environment, search_path
+from tireless.agents.environment import lane_program
+from tireless.agents.sandbox import Sandbox
 from tireless.config import Config, ConfigError, ForgeConfig, LaneConfig, SandboxMode
 from tireless.ctl.commands import Group
 from tireless.ctl.output import Cell, clean, plural, seconds
 from tireless.ctl.session import Exit, Session, clock, failure
-from tireless.ctl.status import describe_sandbox, look
+from tireless.ctl.status import describe_sandbox, look, walls
 from tireless.entities import AgentKind, TirelessError
 from tireless.forge import ForgeError, client_for
 from tireless.store import migrate
@@ -41,7 +44,6 @@ examples
   tireless-ctl doctor
   tireless-ctl doctor --json | jq '.checks[] | select(.level != "ok")'
 """
-PROGRAMS = {AgentKind.CLAUDE_CODE: ("claude",), AgentKind.OPENCODE: ("opencode",)}
 LEAST_SERVER = 160000
 FREE_WARN, FREE_FAIL = 5 << 30, 500 << 20  # bytes under the state directory
 CLOCK_WARN_SECONDS = 5.0
@@ -121,26 +123,41 @@ def _git() -> Check:
 
 
 def _version_of(argv: list[str]) -> str | None:
-    """The first line of `--version`; None if the program does not give one. It gets a home of its own."""
-    with tempfile.TemporaryDirectory(prefix="tireless-doctor-") as home:
+    """The first line of `--version`; None if the program does not give one. It gets a home of its own, for its
+    temporary files too: OpenCode, when it does more than this, leaves a library of 5.5 MB among them each time."""
+    with tempfile.TemporaryDirectory(prefix="tireless-doctor-", ignore_cleanup_errors=True) as home:
         quiet = {"DISABLE_AUTOUPDATER": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1", "LC_ALL": "C"}
-        env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, **quiet}
+        path = os.environ.get("PATH", os.defpath)
+        said = _said([*argv, "--version"], {"PATH": path, "HOME": home, "TMPDIR": home, **quiet}, home)
+    lines = [line.strip() for line in (said or "").splitlines() if line.strip()]
+    return lines[0] if lines else None
+
+
+def _said(argv: list[str], env: dict[str, str], cwd: str) -> str | None:
+    """What a program prints; None if it does not end with 0 in time. However this is left, nothing of it runs on."""
+    try:
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except OSError:
+        return None
+    with child:
         try:
-            ran = subprocess.run(
-                [*argv, "--version"],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                env=env,
-                cwd=home,
-                timeout=VERSION_SECONDS,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-    lines = [line.strip() for line in ran.stdout.splitlines() if line.strip()]
-    return lines[0] if ran.returncode == 0 and lines else None
+            said, _ = child.communicate(timeout=VERSION_SECONDS)
+        except BaseException as e:
+            os.killpg(child.pid, signal.SIGKILL)
+            if isinstance(e, subprocess.TimeoutExpired):
+                return None
+            raise
+    return said if child.returncode == 0 else None
 
 
 # -- the database -----------------------------------------------------------------------------------------
@@ -220,6 +237,9 @@ def _work(session: Session, conn: Connection) -> Iterator[Check]:
     alive = [w for w, is_alive in picture.workers if is_alive and w.host == session.config.host]
     text = plural(len(alive), "process") if len(alive) == 1 else f"{len(alive)} processes"
     yield Check("supervisor", Level.OK if alive else Level.WARN, f"{text} of this host alive")
+    for host, lane, why in picture.waiting:
+        level = Level.FAIL if host == session.config.host else Level.WARN
+        yield Check(f"runners {lane}", level, f"those on {host} take no work: {why}")
     tracked = len(picture.repos)
     if not tracked:
         yield Check("repositories", Level.WARN, "none is tracked; tireless-ctl repo add")
@@ -233,20 +253,24 @@ def _work(session: Session, conn: Connection) -> Iterator[Check]:
 
 
 def _agents(config: Config) -> Iterator[Check]:
+    try:
+        sandbox = walls(config)
+    except ConfigError:  # that is a check of its own
+        sandbox = Sandbox(config.sandbox)
     for kind, lane in config.lane.items():
         if lane.processes == 0:
             yield Check(f"lane {kind}", Level.OK, "not on this host")
         else:
-            yield _agent(kind, lane)
+            yield _agent(kind, lane, sandbox)
 
 
-def _agent(kind: AgentKind, lane: LaneConfig) -> Check:
+def _agent(kind: AgentKind, lane: LaneConfig, sandbox: Sandbox) -> Check:
     name = f"lane {kind}"
-    own = lane_environment(lane)
     try:
-        program = find_program(lane.command or PROGRAMS[kind], own, kind)
+        program = lane_program(lane, kind)
+        presence.demand(lane, kind, sandbox)
     except AgentMissing as e:
-        return Check(name, Level.FAIL, f"{e} (PATH is {search_path(own)})")
+        return Check(name, Level.FAIL, str(e))
     version = _version_of(list(program.argv))
     text = f"{Path(program.argv[0])} {version}" if version else f"{program.argv[0]} does not tell its version"
     missing = [variable for variable in lane.env_from if variable not in os.environ]

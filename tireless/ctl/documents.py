@@ -109,5 +109,5 @@ def lane(value: Lane) -> dict[str, Any]:
 
 
 def worker(value: Worker, alive: bool) -> dict[str, Any]:
-    keys = "id host role lane pid version started_at seen_at job_id"
+    keys = "id host role lane pid version started_at seen_at job_id waits_for"
     return {**_pick(value, keys), "alive": alive}

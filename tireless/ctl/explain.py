@@ -70,6 +70,15 @@ class Facts:
     wake_seconds: float = 60.0
     spending: Spending | None = None  # of the UTC day; None where neither lane nor repository has a budget
 
+    @property
+    def runners(self) -> list[Worker]:
+        return [w for w in self.alive if w.role is WorkerRole.RUNNER and w.lane is self.job.lane]
+
+    @property
+    def able(self) -> list[Worker]:
+        """The runners that take this job: one whose agent's program is not there takes what an agent has ended."""
+        return [w for w in self.runners if w.waits_for is None or not self.job.phase.needs_agent]
+
     def used_up(self, *, of_lane: bool) -> BudgetHold | None:
         """The budget that is used up, of the lane or of the repository."""
         holds = budget_holds(self.spending) if self.spending is not None else ()
@@ -175,9 +184,13 @@ def _held_lane(facts: Facts, lane: Lane, until: datetime) -> Reason:
 
 
 def _workers(facts: Facts) -> list[Reason]:
-    runners = [w for w in facts.alive if w.role is WorkerRole.RUNNER and w.lane is facts.job.lane]
-    if runners:
+    if facts.able:
         return []
+    if facts.runners:
+        whys = "; ".join(
+            f"on {host} {why}" for host, why in {w.host: w.waits_for for w in facts.runners}.items()
+        )
+        return [Reason("agent_missing", f"no runner of lane {facts.job.lane} can start its agent: {whys}")]
     if facts.lane_off_in is not None:
         text = f"lane {facts.job.lane} is not enabled in {facts.lane_off_in} of this host"
         return [Reason("lane_off", f"{text}, and no runner of it is alive on another")]
@@ -227,15 +240,21 @@ def _job(facts: Facts) -> list[Reason]:
     if job.run_at > facts.now:
         text = f"it waits until {when(job.run_at)} after {plural(job.attempts, 'attempt')}"
         found.append(Reason("backoff", text + (f": {job.last_error}" if job.last_error else "")))
-    hosts = {w.host for w in facts.alive if w.role is WorkerRole.RUNNER and w.lane is job.lane}
+    hosts = {w.host for w in facts.able}
     others_from = job.updated_at + WORK_HOST_WAIT
     if job.work_host is not None and hosts and job.work_host not in hosts and facts.now < others_from:
         text = (
-            f"its workspace is on {job.work_host}, where no runner is alive; other hosts begin it anew from "
-            f"{when(others_from)}"
+            f"its workspace is on {job.work_host}, where {_why_not_there(facts, job.work_host)}; other hosts begin it "
+            f"anew from {when(others_from)}"
         )
         found.append(Reason("work_elsewhere", text))
     return found
+
+
+def _why_not_there(facts: Facts, host: str) -> str:
+    """Why no runner of a host takes the job."""
+    waits_for = next((w.waits_for for w in facts.runners if w.host == host), None)
+    return "no runner is alive" if waits_for is None else f"its agent cannot be started ({waits_for})"
 
 
 def _queue(facts: Facts) -> list[Reason]:

@@ -131,8 +131,10 @@ def run_list(session: Session) -> int:
 
 
 def runners(alive: Iterable[Worker]) -> Mapping[AgentKind, int]:
-    """How many runners each lane has, of the processes that are alive, on all hosts."""
-    return Counter(w.lane for w in alive if w.role is WorkerRole.RUNNER and w.lane is not None)
+    """How many runners each lane has, of the processes that are alive, on all hosts; who waits for his agent's program
+    is none."""
+    found = (w.lane for w in alive if w.role is WorkerRole.RUNNER and w.waits_for is None)
+    return Counter(lane for lane in found if lane is not None)
 
 
 def shown(

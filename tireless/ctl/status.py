@@ -53,6 +53,12 @@ class Picture:
         return runners(worker for worker, alive in self.workers if alive)
 
     @property
+    def waiting(self) -> list[tuple[str, str, str]]:
+        """Host, lane and reason of the runners that take no work."""
+        found = [(w.host, str(w.lane), w.waits_for) for w, alive in self.workers if alive and w.waits_for]
+        return list(dict.fromkeys(found))
+
+    @property
     def held_repos(self) -> list[TrackedRepo]:
         return [r for r in self.repos if r.schedule.enabled and is_held(r, self.now)]
 
@@ -89,12 +95,18 @@ def look(session: Session, conn: Connection) -> Picture:
 
 def describe_sandbox(config: Config) -> tuple[str, bool]:
     """What agents would run in on this machine, in words, and whether that is what is asked for. Runs bubblewrap."""
+    try:
+        return walls(config).description, True
+    except ConfigError as e:
+        return str(e), False
+
+
+def walls(config: Config) -> sandbox.Sandbox:
+    """What agents would run in on this machine. ConfigError if it is not what is asked for."""
     warnings = logging.getLogger(sandbox.__name__)
     was, warnings.disabled = warnings.disabled, True  # it is the answer here, not a warning beside it
     try:
-        return sandbox.probe(config.sandbox).description, True
-    except ConfigError as e:
-        return str(e), False
+        return sandbox.probe(config.sandbox, sandbox.hidden_paths(config))
     finally:
         warnings.disabled = was
 
@@ -135,6 +147,11 @@ def _page(session: Session, picture: Picture) -> str:
             ]
         )
     )
+    if picture.waiting:
+        head = ["WAITS ON", "LANE", "WHY"]
+        parts.append(
+            out.table(head, [[host, lane, clean(why)] for host, lane, why in picture.waiting], fold=True)
+        )
     waiting_again, newest = picture.after_fault
     if waiting_again:
         verb = "waits" if waiting_again == 1 else "wait"
@@ -160,13 +177,19 @@ def _workers(session: Session, picture: Picture) -> str:
             w.host,
             f"{w.role} {w.lane}" if w.lane else w.role.value,
             str(w.pid),
-            Cell("alive", "good") if alive else Cell("gone", "bad"),
+            _worker_state(w, alive),
             age(w.seen_at, picture.now),
             str(w.job_id)[:8] if w.job_id else "",
         ]
         for w, alive in shown
     ]
     return session.out.table(["HOST", "WORKER", "PID", "STATE", "SEEN", "JOB"], rows)
+
+
+def _worker_state(worker: Worker, alive: bool) -> Cell:
+    if not alive:
+        return Cell("gone", "bad")
+    return Cell("alive", "good") if worker.waits_for is None else Cell("waits", "bad")
 
 
 def _trouble_row(repo: TrackedRepo, now: datetime) -> list[Cell | str]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,7 @@ def claim_next(
     *,
     lease_seconds: float,
     host: str | None = None,
+    phases: Collection[Phase] = tuple(Phase),
 ) -> Claim | None:
     """Claim the next job of these lanes, oldest first within a priority; None if nothing may start.
 
@@ -55,7 +56,8 @@ def claim_next(
     only if the head of the queue is there and cannot be had (asleep, at its repository's limit, locked by a rival), or
     once the slots of a lane whose cap was lowered are settled. Two claimers that pick the same slot number of one
     repository's own limit are told apart by a unique index; the loser looks again. `host` is whose disk the claimer
-    works on: a job whose workspace lies on another is left to that one for an hour.
+    works on: a job whose workspace lies on another is left to that one for an hour. `phases`: of the jobs that it
+    can go on with.
     """
     if not lanes:
         return None
@@ -65,6 +67,7 @@ def claim_next(
         "lease": f"{lease_seconds} seconds",
         "host": host,
         **KNOWN,
+        "phases": array(phases),
     }
     name = "claim_next"
     for _ in range(_CLAIM_TRIES):

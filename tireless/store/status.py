@@ -155,6 +155,7 @@ class WorkerStatus:
     started_at: datetime
     seen_at: datetime
     job_id: UUID | None
+    waits_for: str | None
 
 
 @dataclass(frozen=True, slots=True)

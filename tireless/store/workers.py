@@ -24,14 +24,22 @@ class Worker:
     started_at: datetime
     seen_at: datetime
     job_id: UUID | None
+    waits_for: str | None = None  # why it takes no work, if that is its host's own matter
 
 
 def register(
-    conn: Connection, worker_id: str, host: str, role: WorkerRole, lane: AgentKind | None, pid: int
+    conn: Connection,
+    worker_id: str,
+    host: str,
+    role: WorkerRole,
+    lane: AgentKind | None,
+    pid: int,
+    *,
+    waits_for: str | None = None,
 ) -> None:
-    """Say that a process is there; said again, it moves `seen_at`."""
+    """Say that a process is there, and whether it waits for something; said again, it moves `seen_at`."""
     params = {"id": worker_id, "host": host, "role": role, "lane": lane, "pid": pid, "version": __version__}
-    run(conn, "register_worker", params)
+    run(conn, "register_worker", {**params, "waits_for": waits_for})
 
 
 def forget(conn: Connection, ids: Sequence[str]) -> None:
@@ -51,6 +59,7 @@ def of_host(conn: Connection, host: str | None = None) -> list[Worker]:
             r["started_at"],
             r["seen_at"],
             r["job_id"],
+            r["waits_for"],
         )
         for r in rows(conn, "workers", {"host": host})
     ]

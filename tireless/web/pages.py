@@ -248,6 +248,7 @@ _WORKERS = (
     Column("up for"),
     Column("seen"),
     Column("job"),
+    Column("waits for"),
 )
 
 
@@ -261,6 +262,7 @@ def _worker(worker: WorkerStatus, now: datetime) -> tuple[object, ...]:
         span(worker.started_at, now),
         _ago(worker.seen_at, now),
         el("a", str(worker.job_id)[:8], href=f"/jobs/{worker.job_id}") if worker.job_id else None,
+        worker.waits_for,
     )
 
 

@@ -30,6 +30,7 @@ import logging
 from collections.abc import Callable
 
 from tireless import delivery
+from tireless.agents import presence
 from tireless.agents.sandbox import Sandbox
 from tireless.config import agent_environment
 from tireless.delivery import Ending
@@ -129,6 +130,8 @@ class Work:
 
     def _prepare(self) -> None:
         self._workplace.demand_room()
+        lane = self._hand.lane
+        presence.demand(self._config.lane[lane], lane, self._sandbox)  # before a word is said
         self._subject.look()
         self._subject.judge_asker()
         with_start = delivery.writes_for_start(self._config, self._job)

@@ -74,6 +74,7 @@ class ModelApi:
         )
         self.bodies: list[dict[str, Any]] = []
         self.asked: dict[str, int] = dict.fromkeys(self.scripts, 0)  # requests, by the script that answered
+        self.fetched: list[str] = []  # paths that were asked for by GET, which is no business of a model's API
         self._lock = threading.Lock()
         api = self
 
@@ -84,6 +85,7 @@ class ModelApi:
                 api._answer(self)
 
             def do_GET(self) -> None:
+                api.fetched.append(self.path)
                 _send_json(self, 404, {"type": "error", "error": {"type": "not_found_error", "message": "no"}})
 
             do_HEAD = do_GET

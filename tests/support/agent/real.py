@@ -22,9 +22,6 @@ from tireless.config import LaneConfig
 from tireless.entities import AgentKind
 
 NAMES = {AgentKind.CLAUDE_CODE: "claude", AgentKind.OPENCODE: "opencode"}
-# OpenCode installs a package of its own from npm's registry into each new home, beside its work; that costs more of a
-# processor than all else that it does here.
-OFFLINE = {"npm_config_offline": "true"}
 TOOL = "echo $$ > $TMPDIR/tool; sleep 300; true"
 
 
@@ -51,10 +48,16 @@ def lane_for(job: Job, api: ModelApi, **options: Any) -> LaneConfig:
         env = {"ANTHROPIC_BASE_URL": api.url, "ANTHROPIC_API_KEY": "not-a-key", "CLAUDE_CODE_MAX_RETRIES": "1"}
         model = None
     else:
-        provider = {"anthropic": {"options": {"baseURL": f"{api.url}/v1", "apiKey": "not-a-key"}}}
-        env = {"OPENCODE_CONFIG_CONTENT": json.dumps({"provider": provider}), **OFFLINE}
+        env = opencode_environment(api)
         model = "anthropic/claude-sonnet-4-5"
     return replace(LaneConfig(command=(str(cli_of(job.kind)),), env=env, model=model), **options)
+
+
+def opencode_environment(api: ModelApi) -> dict[str, str]:
+    """What it would install from npm's registry, it asks the stand-in for, which has none of it."""
+    provider = {"anthropic": {"options": {"baseURL": f"{api.url}/v1", "apiKey": "not-a-key"}}}
+    config = json.dumps({"provider": provider})
+    return {"OPENCODE_CONFIG_CONTENT": config, "npm_config_registry": f"{api.url}/npm/"}
 
 
 def against(job: Job, *script: Turn, resume: bool = False, **options: Any) -> Conclusion:

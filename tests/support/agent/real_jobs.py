@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.agent.model_api import ModelApi, run_command
-from tests.support.agent.real import OFFLINE, cli_of
+from tests.support.agent.real import cli_of, opencode_environment
 from tests.support.agent.runs import bubblewrap
 from tests.support.rig import Rig
 from tests.support.wait import wait_until
@@ -74,8 +74,7 @@ def real_rigs(url: str) -> Iterator[NewRig]:
             lane = table({"cap": 2, "runners": 2, **claude, "env": env})
             other = "enabled = false"
             if opencode is not None:
-                provider = {"anthropic": {"options": {"baseURL": f"{api.url}/v1", "apiKey": "not-a-key"}}}
-                env = {"OPENCODE_CONFIG_CONTENT": json.dumps({"provider": provider}), **OFFLINE}
+                env = opencode_environment(api)
                 keys = {"cap": 2, "runners": 2, "model": "anthropic/claude-sonnet-4-5"}
                 other = table({**keys, "command": [str(cli_of(OC))], **opencode, "env": env})
             rig = Rig(url=url, settings=settings, agent=[str(cc)], claude=lane, opencode=other)

@@ -1,0 +1,128 @@
+"""What doctor runs outside of any job leaves nothing behind, however doctor ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.ctl.conftest import Ctl
+from tests.support.agent.real import cli_of
+from tests.support.rig import CHECKOUT
+from tests.support.wait import wait_until
+from tireless import proctree
+from tireless.entities import AgentKind
+
+LITTERS = f"""#!{sys.executable}
+import os, pathlib
+for name in ("HOME", "TMPDIR"):
+    pathlib.Path(os.environ[name], ".library.so").write_text("x")
+print("9.9.9")
+"""
+# Writes on while it is watched, has a child of its own, and hears no signal.
+HANGS = """#!/bin/sh
+trap '' INT TERM HUP
+(while :; do echo x > "$TMPDIR/more"; sleep 0.05; done) &
+echo $$ $! > PIDS.new && mv PIDS.new PIDS
+wait
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The system's place for temporary files, as doctor sees it."""
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    return place
+
+
+def with_agent(ctl: Ctl, command: Path) -> None:
+    ctl.lines = [f'[lane.claude_code]\nenabled = false\n[lane.opencode]\ncommand = ["{command}"]']
+    ctl.write()
+
+
+def program(root: Path, text: str) -> Path:
+    made = root / "agent"
+    made.write_text(text)
+    made.chmod(0o755)
+    return made
+
+
+@contextlib.contextmanager
+def doctor(ctl: Ctl) -> Iterator[subprocess.Popen[str]]:
+    argv = [sys.executable, "-m", "tireless.ctl", "--config", str(ctl.path), "doctor"]
+    with subprocess.Popen(argv, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as ran:
+        try:
+            yield ran
+        finally:
+            ran.kill()
+
+
+def end(ran: subprocess.Popen[str]) -> str:
+    out, err = ran.communicate(timeout=60)
+    return out + err
+
+
+def test_temporary_files_of_a_cli_are_removed(ctl: Ctl, temporary: Path, tmp_path: Path) -> None:
+    with_agent(ctl, program(tmp_path, LITTERS))
+    with doctor(ctl) as ran:
+        assert "9.9.9" in end(ran)
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.real_cli
+@pytest.mark.parametrize("kind", AgentKind)
+def test_the_real_ones_leave_nothing(ctl: Ctl, temporary: Path, kind: AgentKind) -> None:
+    """They do tell their version in such a home."""
+    cli = cli_of(kind)
+    with_agent(ctl, cli)
+    with doctor(ctl) as ran:
+        said = end(ran)
+    assert "does not tell its version" not in said
+    assert cli.name in said
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
+)
+def test_a_doctor_that_is_sent_away(
+    ctl: Ctl, temporary: Path, tmp_path: Path, sent: signal.Signals, code: int
+) -> None:
+    pids = tmp_path / "pids"
+    with_agent(ctl, program(tmp_path, HANGS.replace("PIDS", str(pids))))
+    with doctor(ctl) as ran:
+        wait_until(pids.exists, 30, "the CLI runs")
+        assert [path.name.startswith("tireless-doctor-") for path in temporary.iterdir()] == [True]
+        ran.send_signal(sent)
+        said = end(ran)
+    assert ran.returncode == code, said
+    assert "Traceback" not in said
+    assert list(temporary.iterdir()) == []
+    ran_by_it = [int(pid) for pid in pids.read_text().split()]
+    wait_until(
+        lambda: [p for p in ran_by_it if proctree.start_ticks(p) is not None] == [], 5, "all of it is gone"
+    )
+
+
+def test_a_signal_that_is_ignored_stays_so(ctl: Ctl, temporary: Path, tmp_path: Path) -> None:
+    """nohup: the terminal may go."""
+    pids = tmp_path / "pids"
+    with_agent(ctl, program(tmp_path, HANGS.replace("PIDS", str(pids)).replace("wait\n", "")))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited by what is started
+    try:
+        with doctor(ctl) as ran:
+            wait_until(pids.exists, 30, "the CLI runs")
+            ran.send_signal(signal.SIGHUP)
+            os.kill(int(pids.read_text().split()[1]), signal.SIGKILL)
+            assert "does not tell its version" in end(ran)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert list(temporary.iterdir()) == []
