@@ -39,10 +39,12 @@ def test_a_url_that_cannot_be_read_is_78_and_not_repeated(tmp_path: Path) -> Non
 
 
 def test_a_bad_configuration_is_78_and_names_the_key(ctl: Ctl) -> None:
-    ctl.write("[lane.claude_code]\ncapp = 3")
+    ctl.write("[lane.claude_code]\ncapp = 3\nrunners = -1")
     answer = ctl("status")
     assert answer.code == 78
-    assert f"{ctl.path}: unknown key lane.claude_code.capp; did you mean cap?" in answer.err
+    first, second = answer.err.splitlines()
+    assert first == f"tireless-ctl: {ctl.path}: unknown key lane.claude_code.capp; did you mean cap?"
+    assert second.startswith(f"tireless-ctl: {ctl.path}: lane.claude_code.runners is -1; ")
 
 
 def test_a_missing_configuration_is_78(tmp_path: Path) -> None:

@@ -51,6 +51,11 @@ def test_check_config(tmp_path: Path) -> None:
         done = run("--config", str(bad), *arguments)
         assert done.returncode == 78
         assert "unknown key lane.claude_code.capp; did you mean cap?" in done.stderr
+    bad.write_text("colour = 1\n[lane.claude_code]\nrunners = -1\n")
+    done = run("--config", str(bad), "--check-config")
+    first, second = done.stderr.splitlines()
+    assert first.startswith(f"tireless-supervisor: {bad}: unknown key colour; ")
+    assert second == f"tireless-supervisor: {bad}: lane.claude_code.runners is -1; set it to 0 or more"
     assert run("--config", str(tmp_path / "none.toml")).returncode == 78
 
 

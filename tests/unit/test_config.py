@@ -164,7 +164,10 @@ BAD = [
     ("state_dirr = 1", r"unknown key state_dirr; did you mean state_dir\?"),
     ("[lease]\nsecond = 1", r"unknown key lease\.second; did you mean seconds\?"),
     ("[lane.claude_code]\ncapp = 1", r"unknown key lane\.claude_code\.capp; did you mean cap\?"),
-    ("[lane.codex]\ncap = 1", r"lane is 'codex'; it is one of 'claude_code', 'opencode'"),
+    (
+        "[lane.codex]\ncap = 1",
+        r"\[lane\.codex\] is none of the lanes that there are: \[lane\.claude_code\] and \[lane\.opencode\]$",
+    ),
     ("path = 'x'", r"unknown key path"),
     (
         '[[forge]]\nkind="gitea"\nhost="h"\ntoken="s3cret"',
@@ -227,11 +230,17 @@ BAD = [
         FORGE + 'api_url = "https://u:p@x"',
         r"forge\[0\] \(git\.test\)\.api_url is .*; give a URL with http or https and no user",
     ),
-    (FORGE.replace("token_env", "ca_file"), r"forge\[0\] is 'git\.test'; name its token with exactly one of"),
-    (FORGE + 'token_file = "/x"', r"forge\[0\] is 'git\.test'; name its token with exactly one of"),
+    (
+        FORGE.replace("token_env", "ca_file"),
+        r"forge\[0\] \(git\.test\) has neither token_env nor token_file; name its token with exactly one of",
+    ),
+    (
+        FORGE + 'token_file = "/x"',
+        r"forge\[0\] \(git\.test\) has both token_env and token_file; name its token with exactly one of",
+    ),
     (
         FORGE + 'webhook_secret_env = "S"\nwebhook_secret_file = "/x"',
-        r"forge\[0\] is 'git\.test'; name its webhook's secret with one of",
+        r"forge\[0\] \(git\.test\) has both webhook_secret_env and webhook_secret_file; name its webhook's secret with",
     ),
     ('[webhook]\nlisten = "8422"', r"webhook\.listen is '8422'; give HOST:PORT"),
     ("[webhook]\nmax_kb = 99999", r"webhook\.max_kb is 99999; set it between"),
@@ -246,10 +255,65 @@ def test_an_error_names_file_key_value_and_the_way_out(text: str, message: str) 
         read(text)
 
 
-def test_no_error_shows_a_secret() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[[forge]]\nkind = "gitea"\nhost = "h"\ntoken = "s3cret"',
+        FORGE + 'api_url = "https://u:s3cret/w0rd@x"',
+        FORGE.replace("git.test", "https://u:s3cret@git.test"),
+        'database = "postgresql://u:s3cret@h/d"',
+        "database = \"host=h password='s3cret w0rd' user=u\"",
+        'state_dir = "postgresql://u:s3cret@h/d"',
+    ],
+)
+def test_no_error_shows_a_secret(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        read('[[forge]]\nkind = "gitea"\nhost = "h"\ntoken = "s3cret"')
+        read(text)
     assert "s3cret" not in str(caught.value)
+    assert "w0rd" not in str(caught.value)
+
+
+def faults(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    return [line.removeprefix("x.toml: ") for line in str(caught.value).splitlines()]
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    found = faults(
+        'colour = 1\nlog_level = "loud"\n[lease]\nseconds = "x"\nmax_attempts = 0\n[lane.codex]\ncap = 1\n'
+        "[lane.opencode]\ncapp = 3\nrunners = 201\n"
+        '[routing]\nplan = "codex"\n'
+        '[[forge]]\nkind = "svn"\nhost = "first.test"\n'
+        '[[forge]]\nkind = "gitea"\nhost = "second.test/x"\ntoken_env = 3\n'
+        '[[forge]]\nkind = "gitea"\nhost = "third.test"\n'
+    )
+    begin = [
+        "unknown key colour",
+        "lease.seconds is 'x'; it is a number",
+        "routing.plan is 'codex'; it is one of 'claude_code', 'opencode'",
+        "[lane.codex] is none",
+        "unknown key lane.opencode.capp",
+        "forge[0] (first.test).kind is 'svn'",
+        "forge[1] (second.test/x).token_env is 3; it is a string",
+        "lease.max_attempts is 0; set it above 0",
+        "log_level is 'loud'",
+        "lane.opencode.runners is 201",
+        "forge[1].host is 'second.test/x'; give a host name",
+        "forge[2] (third.test) has neither token_env nor token_file",
+    ]
+    assert len(found) == len(begin), found
+    for line, start in zip(found, begin, strict=True):
+        assert line.startswith(start), line
+
+
+def test_what_only_follows_from_another_fault_is_not_told() -> None:
+    """A default stands in for the bad value, and what the file says must not be held against that."""
+    assert faults("[lease]\nseconds = 'x'\nrenew_seconds = 800") == ["lease.seconds is 'x'; it is a number"]
+    assert len(faults("[lease]\nseconds = 0")) == 1
+    assert len(faults("[poller]\ninterval_seconds = -1")) == 1
+    assert faults('[labels]\nplan = 3\nopt_in = "tireless/plan"') == ["labels.plan is 3; it is a string"]
+    assert len(faults(FORGE.replace('"TOKEN"', "3"))) == 1
 
 
 # Files, the environment and secrets
@@ -331,6 +395,26 @@ def test_a_token_that_is_not_there_is_known_at_the_start(tmp_path: Path, source:
     path = written(tmp_path, FORGE.replace('token_env = "TOKEN"', source))
     with pytest.raises(ConfigError, match=message):
         load(path, {"TOKEN": ""})
+
+
+def test_secrets_that_are_not_there_are_told_with_everything_else(tmp_path: Path) -> None:
+    other = (
+        '[[forge]]\nkind = "forgejo"\nhost = "b.test"\ntoken_file = "/nowhere/t"\nwebhook_secret_env = "HOOK"\n'
+    )
+    text = 'colour = 1\n[database]\nurl_file = "/nowhere/url"\n' + FORGE + other
+    with pytest.raises(ConfigError) as caught:
+        load(written(tmp_path, text), {})
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith(f"{tmp_path}/t.toml: ") for line in lines)
+    wanted = [
+        "key colour",
+        "names $TOKEN",
+        "/nowhere/t cannot be read: No",
+        "names $HOOK",
+        "/nowhere/url cannot be",
+    ]
+    assert len(lines) == len(wanted), lines
+    assert all(part in line for part, line in zip(wanted, lines, strict=True)), lines
 
 
 @pytest.mark.parametrize("token", ["abc\nline2", "abc def", "abc\tdef", "äbc", "Bearer abc"])

@@ -1,4 +1,4 @@
-"""Arguments in, exit code out. What goes wrong is told on stderr, in one line, with the way out."""
+"""Arguments in, exit code out. What goes wrong is told on stderr, one line a fault, with the way out."""
 
 from __future__ import annotations
 
@@ -100,5 +100,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except (TirelessError, psycopg.Error) as e:
         code, text = failure(e)
-        print(f"tireless-ctl: {text}", file=sys.stderr)
+        for line in text.splitlines() if code == Exit.CONFIG else [text]:
+            print(f"tireless-ctl: {line}", file=sys.stderr)
         return code

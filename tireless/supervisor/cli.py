@@ -90,7 +90,8 @@ def main(
     try:
         loaded = config.load(args.config, os.environ)
     except ConfigError as e:
-        print(f"tireless-supervisor: {e}", file=sys.stderr)
+        for line in str(e).splitlines():
+            print(f"tireless-supervisor: {line}", file=sys.stderr)
         return Exit.CONFIG
     if args.check_config:
         print(f"{loaded.path or 'no file, defaults'}: good")
