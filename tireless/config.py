@@ -469,11 +469,17 @@ def _build(cls: Any, table: Any, reading: _Reading, prefix: str) -> Any:
         return _NOTHING
 
 
+_ALIKE = 0.8  # difflib's ratio: one letter wrong, missing, too many or moved in a word of six
+
+
 def _suggest(key: str, known: Iterable[str]) -> str:
+    """What was meant, if it is one slip away, or goes on where the key ends (`token` for `token_env`); or else all
+    that there is."""
     import difflib
 
-    near = difflib.get_close_matches(key, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; known here: {', '.join(sorted(known))}"
+    longer = [name for name in known if key and name.startswith(f"{key}_")]
+    near = difflib.get_close_matches(key, known, n=1, cutoff=_ALIKE) or longer
+    return f"; did you mean {' or '.join(near)}?" if near else f"; known here: {', '.join(sorted(known))}"
 
 
 def _convert(hint: Any, value: Any, reading: _Reading, key: str) -> Any:

@@ -256,6 +256,30 @@ def test_an_error_names_file_key_value_and_the_way_out(text: str, message: str) 
 
 
 @pytest.mark.parametrize(
+    ("table", "key", "meant"),
+    [
+        ("lane.opencode", "enalbed", "enabled"),
+        ("lane.opencode", "stall_second", "stall_seconds"),
+        ("lane.opencode", "append-prompt", "append_prompt"),
+        ("lane.opencode", "max", "max_turns or max_budget_usd"),  # goes on where the key ends
+        ("poller", "interval", "interval_seconds"),
+        ("lane.opencode", "timeout", None),  # not alike: no guess
+        ("lane.opencode", "user", None),
+        ("lane.opencode", "budget", None),
+        ("poller", "sweep_interval", None),
+        ("sandbox", "readable", None),
+        ("git", "name", None),
+        ("database", "port", None),
+        ("supervisor", "seconds", None),
+    ],
+)
+def test_only_a_near_miss_is_guessed_at(table: str, key: str, meant: str | None) -> None:
+    (said,) = faults(f"[{table}]\n{key} = 1")
+    rest = said.removeprefix(f"unknown key {table}.{key}; ")
+    assert rest == f"did you mean {meant}?" if meant else rest.startswith("known here: ")
+
+
+@pytest.mark.parametrize(
     "text",
     [
         '[[forge]]\nkind = "gitea"\nhost = "h"\ntoken = "s3cret"',
