@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from tireless import database_url
 from tireless.entities import AgentKind, Forge, TirelessError
 from tireless.labels import LabelProtocol
 from tireless.routing import RoutingTable
@@ -721,11 +722,16 @@ def token_source(entry: ForgeConfig) -> str:
 
 def _with_url(database: DatabaseConfig, environ: Mapping[str, str], reading: _Reading) -> DatabaseConfig:
     """With the URL from wherever it is, if it can be used as one."""
-    url = database.url
+    url, key = database.url, "database.url"
     if url is None and database.url_file is not None:
         url = _read_secret(environ, None, database.url_file, "database.url", reading)
+        key = f"database.url (from database.url_file {_shown(str(database.url_file))[1:-1]})"
     elif url is None and database.url_env is not None:
         url = environ.get(database.url_env) or None
+        key = f"database.url (from ${database.url_env})"
+    fault = database_url.fault(url) if url is not None else None
+    if fault is not None:
+        reading.fault("database.url", f"{key} cannot be used: {fault}")
     return replace(database, url=url)
 
 

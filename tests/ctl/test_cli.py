@@ -34,7 +34,7 @@ def test_no_database_is_69(tmp_path: Path, command: str) -> None:
 def test_a_url_that_cannot_be_read_is_78_and_not_repeated(tmp_path: Path) -> None:
     answer = Ctl(tmp_path, "postgresql://ann:hunter22@host/tireless?nonsense=1")("jobs")
     assert answer.code == 78
-    assert "database.url cannot be read" in answer.err
+    assert "database.url cannot be used: invalid URI query parameter; it looks like postgresql://" in answer.err
     assert "hunter22" not in answer.err
 
 

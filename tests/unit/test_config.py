@@ -494,3 +494,52 @@ def test_a_long_password_of_a_database_is_a_secret_by_itself() -> None:
     url = "postgresql://u:long-enough%21-to-mask@h/db"
     secrets = Config(database=DatabaseConfig(url=url)).secrets()
     assert secrets == (url, "long-enough%21-to-mask", "long-enough!-to-mask")
+
+
+URLS = [
+    ("postgresql://u:s3cret@h:54x/db", "its port is no number between 1 and 65535; it looks like"),
+    ("postgresql://u:s3cret@h:99999/db", "its port is no number between 1 and 65535"),
+    ("postgresql://u:s3cret/word@h/db", "its port is no number .* write %3A for :, %2F for /"),
+    ("postgresql://u:s3cret%zz@h/db", "invalid percent-encoded token; it looks like"),
+    ("postgresql://u:s3cret@[h/db", r"end of string reached .* in IPv6 host address in URI; it looks like"),
+    ("postgresql://u:s3cret@h/db?nonsense=1", "invalid URI query parameter; it looks like"),
+    ("mysql://u:s3cret@h/db", "it is no URL and no list of parameters; it looks like"),
+    ("host=h password='s3cret", "unterminated quoted string in connection info string; it looks like"),
+    ("postgresql://u:s3cret@h/db?sslmode=on", "its sslmode is none of disable, allow,"),
+    ("postgresql://u:s3cret@h/db?connect_timeout=soon", "its connect_timeout is no whole number"),
+    ("host=a,b,c port=1,2 password=s3cret", "it has 2 ports for 3 hosts; give one a host"),
+]
+
+
+@pytest.mark.parametrize(("url", "message"), URLS)
+def test_a_database_url_that_cannot_be_used_is_known_when_it_is_read(
+    tmp_path: Path, url: str, message: str
+) -> None:
+    file = tmp_path / "url"
+    file.write_text(url)
+    for key, text, environ in (
+        ("database.url", f'[database]\nurl = """{url}"""', {}),
+        ("database.url (from $TIRELESS_DATABASE_URL)", "", {"TIRELESS_DATABASE_URL": url}),
+        (f"database.url (from database.url_file {file})", f'[database]\nurl_file = "{file}"', {}),
+    ):
+        where = re.escape(f"{tmp_path}/t.toml: {key} cannot be used: ")
+        with pytest.raises(ConfigError, match=f"^{where}{message}") as caught:
+            load(written(tmp_path, text), environ)
+        assert not re.search("s3cret|word@", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql:///tireless?host=/run/postgresql",
+        "postgresql://u:p%40%2F%3A@db.test:5432/tireless?sslmode=verify-full&connect_timeout=3",
+        "postgres://u@h",
+        "postgresql://u@[::1]:5432/x",
+        "postgresql://a:1,b:2/x?target_session_attrs=read-write",
+        "host=a,b port=5432 dbname=x",
+        "hostaddr=127.0.0.1 port='' dbname=x",
+        "service=tireless",
+    ],
+)
+def test_every_form_that_libpq_takes_is_taken(tmp_path: Path, url: str) -> None:
+    assert load(written(tmp_path, ""), {"TIRELESS_DATABASE_URL": url}).database.url == url
