@@ -700,10 +700,11 @@ def _with_secrets(entry: ForgeConfig, key: str, environ: Mapping[str, str], read
     """The entry with what of its secrets can be had; where one is, and that it is one, has been checked."""
     token = _read_secret(environ, entry.token_env, entry.token_file, f"{key}.token", reading)
     if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
+        source = f"_env ${entry.token_env}" if entry.token_env is not None else f"_file {entry.token_file}"
         reading.fault(
             f"{key}.token",
-            f"{key}.token_{token_source(entry)} does not hold just a token: there is white space or another character "
-            "in it that no token has; give the token alone, on one line",
+            f"{key}.token{source} does not hold just a token: there is white space or another character in it that no "
+            "token has; give the token alone, on one line",
         )
     hook = _read_secret(
         environ, entry.webhook_secret_env, entry.webhook_secret_file, f"{key}.webhook_secret", reading
@@ -716,8 +717,10 @@ def _with_secrets(entry: ForgeConfig, key: str, environ: Mapping[str, str], read
 
 
 def token_source(entry: ForgeConfig) -> str:
-    """Where a forge's token is from, for people: `env $NAME` or `file PATH`."""
-    return f"env ${entry.token_env}" if entry.token_env is not None else f"file {entry.token_file}"
+    """Where a forge's token is read from, for people; never the token."""
+    if entry.token_env is not None:
+        return f"the environment variable {entry.token_env}"
+    return f"the file {entry.token_file}"
 
 
 def _with_url(database: DatabaseConfig, environ: Mapping[str, str], reading: _Reading) -> DatabaseConfig:
@@ -762,3 +765,9 @@ def agent_environment(lane: LaneConfig, environ: Mapping[str, str] | None = None
     source = os.environ if environ is None else environ
     passed = {name: source[name] for name in lane.env_from if name in source}
     return {**passed, **lane.env}
+
+
+def unset_variables(lane: LaneConfig, environ: Mapping[str, str] | None = None) -> list[str]:
+    """The names under env_from that stand for nothing: its agent goes without what they should hold."""
+    source = os.environ if environ is None else environ
+    return [name for name in lane.env_from if name not in lane.env and not source.get(name)]

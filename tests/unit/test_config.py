@@ -26,6 +26,7 @@ from tireless.config import (
     database_password,
     load,
     parse,
+    unset_variables,
 )
 from tireless.entities import AgentKind, Forge
 
@@ -472,6 +473,8 @@ def test_the_databases_url_comes_from_key_file_or_environment(tmp_path: Path) ->
 def test_an_agents_environment_is_what_its_lane_names() -> None:
     lane = LaneConfig(env={"A": "1"}, env_from=("KEY", "ABSENT", "A"))
     assert agent_environment(lane, {"KEY": "k", "A": "0", "OTHER": "o"}) == {"KEY": "k", "A": "1"}
+    assert unset_variables(lane, {"KEY": "k"}) == ["ABSENT"]
+    assert unset_variables(lane, {"KEY": ""}) == ["KEY", "ABSENT"]
 
 
 @pytest.mark.parametrize(
