@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.ctl.conftest import TOKEN_VARIABLE, Ctl
 from tests.support.forge import FakeForge
 from tests.support.store import CC, queued, running, track
 from tireless import process
+from tireless.ctl import doctor
 from tireless.entities import JobState, NewWrite, PollResult, WorkerRole, WriteOp
 from tireless.store import jobs, repos, workers, writes
 from tireless.store.queries import Connection
@@ -158,13 +160,80 @@ def test_what_does_not_work_fails_by_name(
     assert [name for name, check in found.items() if check["level"] == "fail"] == [failing]
     says = {
         "token_missing": f"${TOKEN_VARIABLE}, which is not set",
-        "token_bad": "401",
+        "token_bad": f"the token is from the environment variable {TOKEN_VARIABLE}",
         "forge_down": gitea.host,
         "cli_missing": "no-such-agent is not on PATH; install it, or set lane.claude_code.command (PATH is /",
         "no_forge": "add one with its token",
     }
     assert says[fault] in found[failing]["detail"]
     assert gitea.token not in ctl("doctor").out
+
+
+def test_a_token_that_the_forge_refuses_is_told_with_its_file(
+    ctl: Ctl, gitea: FakeForge, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(gitea.token)
+    gitea.token_works = False
+    ctl.forge = gitea
+    text = ctl.write(*lanes(tmp_path)).read_text()
+    ctl.path.write_text(text.replace(f'token_env = "{TOKEN_VARIABLE}"', f'token_file = "{file}"'))
+    detail = checks(ctl, 1)[f"forge gitea:{gitea.host}"]["detail"]
+    assert "401" in detail
+    assert detail.endswith(f"; the token is from the file {file}")
+    answer = ctl("repo", "add", f"gitea:{gitea.host}/acme/site")
+    assert answer.code == 1
+    assert f"the token is from the file {file}" in answer.err
+    assert gitea.token not in detail + answer.err
+
+
+def waiting(tmp_path: Path, name: str, does: str) -> str:
+    """An agent's CLI that does something in a shell before it tells its version."""
+    program = tmp_path / name
+    program.write_text(f"#!/bin/sh\n{does}\necho '1.2.3 ({name})'\n")
+    program.chmod(0o755)
+    return f'[lane.{name}]\ncommand = ["{program}"]\nenv = {{KEY = "x"}}'
+
+
+def test_each_line_is_there_when_it_is_known(ctl: Ctl, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    ctl.lines = [waiting(tmp_path, "claude_code", f"read line < {pipe}"), waiting(tmp_path, "opencode", "")]
+    command = [sys.executable, "-m", "tireless.ctl", "--config", str(ctl.write()), "doctor"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asked:
+        try:
+            assert asked.stdout is not None
+            told: list[str] = []
+            while not told or "lane opencode" not in told[-1]:
+                told.append(asked.stdout.readline())
+                assert told[-1], told
+            assert any("notifications" in line for line in told), "what came before is there"
+            assert not any("lane claude_code" in line for line in told), "it has not answered yet"
+            pipe.write_text("go\n")
+            assert "1.2.3 (claude_code)" in asked.stdout.read()
+        finally:
+            asked.kill()
+
+
+def test_all_lanes_are_asked_at_once(ctl: Ctl, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # each end waits for the other to be opened
+    ctl.lines = [
+        waiting(tmp_path, "claude_code", f"echo > {pipe}"),
+        waiting(tmp_path, "opencode", f"read line < {pipe}"),
+    ]
+    found = checks(ctl, 1)
+    for lane in ("claude_code", "opencode"):
+        assert f"1.2.3 ({lane})" in found[f"lane {lane}"]["detail"]
+
+
+def test_who_does_not_answer_is_named(ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "VERSION_SECONDS", 1.0)
+    ctl.lines = [waiting(tmp_path, "claude_code", "exec sleep 60"), waiting(tmp_path, "opencode", "")]
+    found = checks(ctl, 1)
+    said = f"{tmp_path}/claude_code gives no answer to --version within 1 s"
+    assert (found["lane claude_code"]["level"], found["lane claude_code"]["detail"]) == ("warn", said)
+    assert found["lane opencode"]["level"] == "ok"
 
 
 def test_a_token_that_everybody_can_read_is_a_warning(ctl: Ctl, gitea: FakeForge, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 from tireless.budgeting import follow_budget
-from tireless.config import ConfigError
+from tireless.config import ConfigError, token_source
 from tireless.ctl import documents, lookup
 from tireless.ctl.commands import Group
 from tireless.ctl.lanes import daily_jobs, daily_usd, today
@@ -21,7 +21,7 @@ from tireless.ctl.output import Cell, age, clean, plural, seconds, when
 from tireless.ctl.session import Exit, Refused, Session, Usage, clock
 from tireless.delivery import writes_for_end
 from tireless.entities import PollResult, RepoRef, Repository, TrackedRepo
-from tireless.forge import Forbidden, ForgeClient, ForgeError, Unreachable, client_for
+from tireless.forge import Forbidden, ForgeClient, ForgeError, Unauthorized, Unreachable, client_for
 from tireless.store import budgets, jobs, repos
 from tireless.store.budgets import Spent
 from tireless.store.queries import Connection
@@ -178,6 +178,9 @@ def _asked(session: Session, ref: RepoRef) -> Repository:
             _make_labels(session, client, found.ref)
     except Unreachable as e:
         raise Refused(f"{e}; try again, or add it with --offline") from e
+    except Unauthorized as e:
+        entry = session.config.forge_for(ref.forge, ref.host)
+        raise Refused(f"{e}; the token is from {token_source(entry)}") from e
     except ForgeError as e:
         raise Refused(f"{e}; check the name and the token's rights, or add it with --offline") from e
     finally:
