@@ -63,6 +63,7 @@ _KNOWN = {
     "phases": _array(Phase),
 }  # what this build understands
 _AGENTS = _array(AgentKind)
+WORDS_KNOWN = {"agents": _AGENTS, **_KNOWN}  # what words_known.sql asks for
 
 
 class Verdict(StrEnum):
@@ -402,8 +403,7 @@ def _take_back(
         "event": event,
         "backoff": backoff_seconds,
         "actor": actor,
-        "agents": _AGENTS,
-        **_KNOWN,
+        **WORDS_KNOWN,
     }
     with conn.transaction():
         jobs = [decode.job(r) for r in rows(conn, "expire_stale_claims", params)]
