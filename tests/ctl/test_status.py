@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,7 @@ def test_status_in_both_forms(ctl: Ctl, conn: Connection) -> None:
         "host",
         "lanes",
         "workers",
+        "draining",
         "jobs",
         "after_fault",
         "writes",
@@ -52,6 +54,7 @@ def test_status_in_both_forms(ctl: Ctl, conn: Connection) -> None:
     assert document["writes"] == {"waiting": 1, "refused": 1}
     assert document["repos"]["tracked"] == 1
     assert document["repos"]["in_trouble"][0]["poll_result"] == "forbidden"
+    assert document["draining"] == []
     assert {w["role"]: w["alive"] for w in document["workers"]} == {"runner": True, "poller": False}
     for words in (
         "1 pending, 1 running",
@@ -61,6 +64,29 @@ def test_status_in_both_forms(ctl: Ctl, conn: Connection) -> None:
         "gone",
     ):
         assert words in text
+
+
+def test_a_host_that_drains_is_shown_with_what_it_waits_for(ctl: Ctl, conn: Connection) -> None:
+    queued(conn, 1, 2, 3)
+    here = process.worker_id("here", os.getpid())
+    there = "there/boot/1/2/3"
+    for name, host in ((here, "here"), (there, "there")):
+        workers.register(conn, name, host, WorkerRole.RUNNER, CC, 2)
+        running(conn, name)
+    conn.execute(
+        b"update worker set seen_at = now() - interval '1 hour'"
+    )  # while it works, its lease speaks for it
+    assert ctl("status", "--json").ok().json["draining"] == []
+    workers.say_draining(conn, there)
+    conn.execute(b"update worker set draining_since = now() - interval '125 seconds' where host = 'there'")
+    (draining,) = ctl("status", "--json").ok().json["draining"]
+    assert (draining["host"], draining["jobs"]) == ("there", 1)
+    text = ctl("status").ok().out
+    assert re.search(
+        r"^host there drains since \d.* \(2m ago\): it takes nothing new and waits for 1 job$", text, re.M
+    )
+    states = {line.split()[0]: line.split()[4] for line in text.splitlines() if " runner claude_code " in line}
+    assert states == {"here": "alive", "there": "draining"}
 
 
 def test_jobs_that_wait_after_a_fault_say_why(ctl: Ctl, conn: Connection) -> None:

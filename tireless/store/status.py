@@ -155,6 +155,7 @@ class WorkerStatus:
     started_at: datetime
     seen_at: datetime
     job_id: UUID | None
+    draining_since: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
