@@ -1,7 +1,8 @@
 """tireless.toml and the environment -> one frozen, validated `Config`.
 
 Every key has a default that works; etc/tireless.toml lists them all (a test holds it to this module). An
-unknown key or a bad value is a `ConfigError` that names the file, the key, the value and the way out.
+unknown key or a bad value is a `ConfigError` that names the file, the key, the value and the way out, for all of them
+at once.
 Secrets are never written in the file: `*_env` names an environment variable, `*_file` a file that holds one.
 They are read when the configuration is loaded, so that a bad one is known at start and at HUP, not at night.
 """
@@ -15,13 +16,14 @@ import socket
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from tireless import database_url
 from tireless.entities import AgentKind, Forge, TirelessError
 from tireless.labels import LabelProtocol
 from tireless.routing import RoutingTable
@@ -35,7 +37,7 @@ def looked_at() -> str:
 
 
 class ConfigError(TirelessError):
-    """The configuration cannot be used; the text says where and what to do. Exit code 78."""
+    """The configuration cannot be used; the text says where and what to do, one line a fault. Exit code 78."""
 
 
 class Secret:
@@ -354,7 +356,8 @@ _FORGE_DEFAULT_GIT_USER = {Forge.GITHUB: "x-access-token"}
 
 
 def load(path: Path | None, environ: Mapping[str, str], *, tokens: bool = True) -> Config:
-    """Read and check the configuration. ConfigError names file, key, value and the way out.
+    """Read and check the configuration. ConfigError names file, key, value and the way out, one line a fault: all
+    that one reading can find, the secrets and the database's URL included.
 
     Without `path`: $TIRELESS_CONFIG, then ./tireless.toml, then /etc/tireless/tireless.toml, then defaults.
     Without `tokens` those of the forges are left unread: most of tireless-ctl has no use for them.
@@ -368,18 +371,67 @@ def load(path: Path | None, environ: Mapping[str, str], *, tokens: bool = True) 
             raise ConfigError(f"{found}: cannot be read: {e.strerror}") from e
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
             raise ConfigError(f"{found}: is not TOML: {e}") from e
-    config = parse(table, found)
+    reading = _Reading(found)
+    config = _parse(table, reading)
     if tokens:
-        config = replace(config, forge=tuple(with_token(config, entry, environ) for entry in config.forge))
-    return _with_database_url(config, environ)
+        config = replace(
+            config, forge=tuple(_with_secrets(e, key, environ, reading) for key, e in reading.entries.items())
+        )
+    config = replace(config, database=_with_url(config.database, environ, reading))
+    reading.judge()
+    return config
 
 
 def parse(table: Mapping[str, Any], path: Path | None) -> Config:
-    """The table of a file -> Config, without reading any secret; pure."""
-    where = str(path) if path is not None else "configuration"
-    config: Config = _build(Config, table, where, "")
-    config = replace(config, path=path)
-    _check(config, where)
+    """The table of a file -> Config, without reading any secret; pure. ConfigError as `load` has it."""
+    reading = _Reading(path)
+    config = _parse(table, reading)
+    reading.judge()
+    return config
+
+
+class _Reading:
+    """One reading of a configuration. What is wrong is collected, one fault a key, so that all of it can be told at
+    once; where a value is bad, its default stands in, so that what follows can still be read."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.entries: dict[str, ForgeConfig] = {}  # by key, `forge[0] (git.example)`: bad ones have no place
+        self._faults: dict[str, str] = {}
+
+    def fault(self, key: str, text: str) -> None:
+        self._faults.setdefault(key, text)
+
+    def demand(self, ok: bool, key: str, value: object, rule: str) -> None:
+        if not ok:
+            self.fault(key, f"{key} is {_shown(value)}; {rule}")
+
+    def good(self, *keys: str) -> bool:
+        """Whether there is nothing wrong with any of them so far."""
+        return self._faults.keys().isdisjoint(keys)
+
+    def faults(self) -> int:
+        return len(self._faults)
+
+    def judge(self) -> None:
+        if self._faults:
+            where = self.path if self.path is not None else "configuration"
+            raise ConfigError("\n".join(f"{where}: {text}" for text in self._faults.values()))
+
+
+def _shown(value: object) -> str:
+    """A value as an error shows it: a password in a URL is none of its business."""
+    text = re.sub(r":/+.*@", "://…@", repr(value))
+    return re.sub(r"(password\s*=\s*).*", r"\1…", text, flags=re.IGNORECASE)
+
+
+_NOTHING: Any = object()  # in place of a value with a fault
+
+
+def _parse(table: Mapping[str, Any], reading: _Reading) -> Config:
+    built = _build(Config, table, reading, "")
+    config: Config = replace(Config() if built is _NOTHING else built, path=reading.path)
+    _check(config, reading)
     return config
 
 
@@ -391,59 +443,83 @@ def _find(path: Path | None, environ: Mapping[str, str]) -> Path | None:
     return next((Path(p) for p in DEFAULT_PATHS if Path(p).is_file()), None)
 
 
-def _build(cls: Any, table: Any, where: str, prefix: str) -> Any:
+def _build(cls: Any, table: Any, reading: _Reading, prefix: str) -> Any:
     if not isinstance(table, Mapping):
-        raise ConfigError(f"{where}: {prefix.rstrip('.')} is {table!r}; it is a table of keys")
+        reading.demand(False, prefix.rstrip("."), table, "it is a table of keys")
+        return _NOTHING
+    before = reading.faults()
     hints = typing.get_type_hints(cls)
     known = {f.name: f for f in fields(cls) if (cls, f.name) not in _NOT_KEYS}
     for key in table:
         if key not in known:
-            raise ConfigError(f"{where}: unknown key {prefix}{key}{_suggest(key, known)}")
+            reading.fault(f"{prefix}{key}", f"unknown key {prefix}{key}{_suggest(key, known)}")
     values: dict[str, Any] = {}
+    missing = False
     for name, f in known.items():
+        required = f.default is MISSING and f.default_factory is MISSING
         if name in table:
-            values[name] = _convert(hints[name], table[name], where, f"{prefix}{name}")
-        elif f.default is MISSING and f.default_factory is MISSING:
-            raise ConfigError(f"{where}: {prefix}{name} is missing; add it")
+            values[name] = _convert(hints[name], table[name], reading, f"{prefix}{name}")
+            missing |= required and values[name] is _NOTHING
+        elif required:
+            reading.fault(f"{prefix}{name}", f"{prefix}{name} is missing; add it")
+            missing = True
+    if missing:
+        return _NOTHING
     try:
-        return cls(**values)
+        return cls(**{name: value for name, value in values.items() if value is not _NOTHING})
     except ValueError as e:  # a dataclass that checks itself, such as LabelProtocol
-        raise ConfigError(f"{where}: {e}") from e
+        if reading.faults() == before:  # a default that stands in proves nothing
+            reading.fault(prefix, str(e))
+        return _NOTHING
 
 
-def _suggest(key: str, known: Mapping[str, Any]) -> str:
+_ALIKE = 0.8  # difflib's ratio: one letter wrong, missing, too many or moved in a word of six
+
+
+def _suggest(key: str, known: Iterable[str]) -> str:
+    """What was meant, if it is one slip away, or goes on where the key ends (`token` for `token_env`); or else all
+    that there is."""
     import difflib
 
-    near = difflib.get_close_matches(key, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; known here: {', '.join(sorted(known))}"
+    longer = [name for name in known if key and name.startswith(f"{key}_")]
+    near = difflib.get_close_matches(key, known, n=1, cutoff=_ALIKE) or longer
+    return f"; did you mean {' or '.join(near)}?" if near else f"; known here: {', '.join(sorted(known))}"
 
 
-def _convert(hint: Any, value: Any, where: str, key: str) -> Any:
+def _convert(hint: Any, value: Any, reading: _Reading, key: str) -> Any:
+    """The value in its type; _NOTHING, and a fault, if it is none."""
     origin = typing.get_origin(hint)
     args = typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         inner = [a for a in args if a is not type(None)]
-        return _convert(inner[0], value, where, key)
+        return _convert(inner[0], value, reading, key)
     if is_dataclass(hint):
-        return _build(hint, value, where, f"{key}.")
+        return _build(hint, value, reading, f"{key}.")
     if origin is tuple:
-        return _convert_list(args[0], value, where, key)
+        return _convert_list(args[0], value, reading, key)
     if origin is not None and issubclass(origin, Mapping):
-        return _convert_table(args, value, where, key)
+        return _convert_table(args, value, reading, key)
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         try:
             return hint(value)
         except ValueError:
-            raise ConfigError(
-                f"{where}: {key} is {value!r}; it is one of {', '.join(repr(str(m)) for m in hint)}"
-            ) from None
-    return _convert_scalar(hint, value, where, key)
+            reading.demand(False, key, value, f"it is one of {', '.join(repr(str(m)) for m in hint)}")
+            return _NOTHING
+    return _convert_scalar(hint, value, reading, key)
 
 
-def _convert_list(item: Any, value: Any, where: str, key: str) -> tuple[Any, ...]:
+def _convert_list(item: Any, value: Any, reading: _Reading, key: str) -> Any:
     if not isinstance(value, list):
-        raise ConfigError(f"{where}: {key} is {value!r}; it is a list")
-    return tuple(_convert(item, v, where, _entry(key, i, v)) for i, v in enumerate(value))
+        reading.demand(False, key, value, "it is a list")
+        return _NOTHING
+    found: list[Any] = []
+    for i, v in enumerate(value):
+        made = _convert(item, v, reading, _entry(key, i, v))
+        if made is not _NOTHING:
+            found.append(made)
+        if isinstance(made, ForgeConfig):
+            reading.entries[_entry(key, i, v)] = made
+    return tuple(found)
 
 
 def _entry(key: str, i: int, value: Any) -> str:
@@ -452,12 +528,20 @@ def _entry(key: str, i: int, value: Any) -> str:
     return f"{key}[{i}] ({host})" if isinstance(host, str) and host and "@" not in host else f"{key}[{i}]"
 
 
-def _convert_table(args: tuple[Any, ...], value: Any, where: str, key: str) -> dict[Any, Any]:
+def _convert_table(args: tuple[Any, ...], value: Any, reading: _Reading, key: str) -> Any:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{where}: {key} is {value!r}; it is a table")
-    result = {
-        _convert(args[0], k, where, key): _convert(args[1], v, where, f"{key}.{k}") for k, v in value.items()
-    }
+        reading.demand(False, key, value, "it is a table")
+        return _NOTHING
+    result: dict[Any, Any] = {}
+    names = [str(kind) for kind in AgentKind]
+    for k, v in value.items():
+        if args[0] is AgentKind and k not in names:
+            there = " and ".join(f"[{key}.{name}]" for name in names)
+            reading.fault(f"{key}.{k}", f"[{key}.{k}] is none of the lanes that there are: {there}")
+            continue
+        made = _convert(args[1], v, reading, f"{key}.{k}")
+        if made is not _NOTHING:
+            result[args[0](k)] = made
     if args[0] is AgentKind:
         return {kind: result.get(kind, LaneConfig()) for kind in AgentKind}
     return result
@@ -472,10 +556,11 @@ _SCALARS: dict[Any, tuple[tuple[type, ...], str]] = {
 }
 
 
-def _convert_scalar(hint: Any, value: Any, where: str, key: str) -> Any:
+def _convert_scalar(hint: Any, value: Any, reading: _Reading, key: str) -> Any:
     allowed, what = _SCALARS[hint]
     if not isinstance(value, allowed) or (isinstance(value, bool) and hint is not bool):
-        raise ConfigError(f"{where}: {key} is {value!r}; it is {what}")
+        reading.demand(False, key, value, f"it is {what}")
+        return _NOTHING
     if hint is Path:
         return Path(str(value)).expanduser()
     return hint(value)
@@ -513,13 +598,9 @@ def _numbers(part: Any, prefix: str) -> Iterator[tuple[str, int | float]]:
                     yield from _numbers(entry, f"{prefix}{f.name}.{kind}.")
 
 
-def _check(config: Config, where: str) -> None:
+def _check(config: Config, reading: _Reading) -> None:
     """The rules between keys, and the ranges. Each message says what to set."""
-
-    def demand(ok: bool, key: str, value: object, rule: str) -> None:
-        if not ok:
-            raise ConfigError(f"{where}: {key} is {value!r}; {rule}")
-
+    demand = reading.demand
     for key, number in _numbers(config, ""):
         demand(math.isfinite(number), key, number, "give a finite number")
         if key.rpartition(".")[2] in _MAY_BE_ZERO:
@@ -527,12 +608,13 @@ def _check(config: Config, where: str) -> None:
         else:
             demand(number > 0, key, number, "set it above 0")
     lease = config.lease
-    demand(
-        lease.renew_seconds + lease.margin_seconds < lease.seconds,
-        "lease.renew_seconds",
-        lease.renew_seconds,
-        f"with lease.margin_seconds {lease.margin_seconds} it must stay below lease.seconds {lease.seconds}",
-    )
+    if reading.good("lease.renew_seconds", "lease.margin_seconds", "lease.seconds"):
+        demand(
+            lease.renew_seconds + lease.margin_seconds < lease.seconds,
+            "lease.renew_seconds",
+            lease.renew_seconds,
+            f"with lease.margin_seconds {lease.margin_seconds} it must stay below lease.seconds {lease.seconds}",
+        )
     demand(
         config.log_level in ("debug", "info", "warning", "error"),
         "log_level",
@@ -565,93 +647,120 @@ def _check(config: Config, where: str) -> None:
         try:
             _ = listener.address
         except ValueError as e:
-            raise ConfigError(f"{where}: {key}.listen is {listener.listen!r}; {e}") from None
+            demand(False, f"{key}.listen", listener.listen, str(e))
     demand(
         1 <= config.webhook.max_kb <= 25_600,
         "webhook.max_kb",
         config.webhook.max_kb,
         "set it between 1 and 25600",
     )
-    _check_forges(config, where, demand)
+    _check_forges(reading)
 
 
-def _check_forges(config: Config, where: str, demand: Any) -> None:
+def _check_forges(reading: _Reading) -> None:
     seen: set[tuple[Forge, str]] = set()
-    for i, entry in enumerate(config.forge):
+    for key, entry in reading.entries.items():
         identity = (entry.kind, entry.host.casefold())
-        demand(identity not in seen, f"forge[{i}].host", entry.host, "this forge instance is listed twice")
+        place = key.partition(" ")[0]
+        reading.demand(identity not in seen, f"{place}.host", entry.host, "this forge instance is listed twice")
         seen.add(identity)
-        demand(
+        reading.demand(
             bool(entry.host) and "/" not in entry.host and "@" not in entry.host,
-            f"forge[{i}].host",
+            f"{place}.host",
             entry.host,
             "give a host name, with a port if it has one, without a scheme or path",
         )
         if entry.api_url is not None:
-            demand(
+            reading.demand(
                 entry.api_url.startswith(("https://", "http://")) and "@" not in entry.api_url,
-                f"{_entry('forge', i, entry)}.api_url",
+                f"{key}.api_url",
                 entry.api_url,
                 "give a URL with http or https and no user in it",
             )
-        demand(
-            (entry.token_env is None) != (entry.token_file is None),
-            f"forge[{i}]",
-            entry.host,
-            "name its token with exactly one of token_env and token_file",
-        )
-        demand(
-            entry.webhook_secret_env is None or entry.webhook_secret_file is None,
-            f"forge[{i}]",
-            entry.host,
-            "name its webhook's secret with one of webhook_secret_env and webhook_secret_file",
-        )
+        if reading.good(f"{key}.token_env", f"{key}.token_file"):
+            rule = "name its token with exactly one of token_env and token_file"
+            if entry.token_env is None and entry.token_file is None:
+                reading.fault(f"{key}.token_env", f"{key} has neither token_env nor token_file; {rule}")
+            elif entry.token_env is not None and entry.token_file is not None:
+                reading.fault(f"{key}.token_env", f"{key} has both token_env and token_file; {rule}")
+        if entry.webhook_secret_env is not None and entry.webhook_secret_file is not None:
+            reading.fault(
+                f"{key}.webhook_secret_env",
+                f"{key} has both webhook_secret_env and webhook_secret_file; name its webhook's secret with one of "
+                "them",
+            )
 
 
 def with_token(config: Config, entry: ForgeConfig, environ: Mapping[str, str]) -> ForgeConfig:
     """The entry with its token, and its webhook's secret, read. ConfigError if one cannot be had."""
-    where = str(config.path) if config.path is not None else "configuration"
-    key = _entry("forge", config.forge.index(entry), entry)
-    token = _read_secret(environ, entry.token_env, entry.token_file, where, f"{key}.token")
-    if not (token.isascii() and token.isprintable() and " " not in token):
+    reading = _Reading(config.path)
+    made = _with_secrets(entry, _entry("forge", config.forge.index(entry), entry), environ, reading)
+    reading.judge()
+    return made
+
+
+def _with_secrets(entry: ForgeConfig, key: str, environ: Mapping[str, str], reading: _Reading) -> ForgeConfig:
+    """The entry with what of its secrets can be had; where one is, and that it is one, has been checked."""
+    token = _read_secret(environ, entry.token_env, entry.token_file, f"{key}.token", reading)
+    if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
         source = f"_env ${entry.token_env}" if entry.token_env is not None else f"_file {entry.token_file}"
-        raise ConfigError(
-            f"{where}: {key}.token{source} does not hold just a token: there is white space or another character "
-            "in it that no token has; give the token alone, on one line"
+        reading.fault(
+            f"{key}.token",
+            f"{key}.token{source} does not hold just a token: there is white space or another character in it that no "
+            "token has; give the token alone, on one line",
         )
-    hook: Secret | None = None
-    env, file = entry.webhook_secret_env, entry.webhook_secret_file
-    if env is not None or file is not None:
-        hook = Secret(_read_secret(environ, env, file, where, f"{key}.webhook_secret"))
-    return replace(entry, token=Secret(token), webhook_secret=hook)
+    hook = _read_secret(
+        environ, entry.webhook_secret_env, entry.webhook_secret_file, f"{key}.webhook_secret", reading
+    )
+    return replace(
+        entry,
+        token=Secret(token) if token is not None else None,
+        webhook_secret=Secret(hook) if hook is not None else None,
+    )
 
 
-def _with_database_url(config: Config, environ: Mapping[str, str]) -> Config:
-    where = str(config.path) if config.path is not None else "configuration"
-    database = config.database
-    if database.url is None:
-        if database.url_file is not None:
-            url = _read_secret(environ, None, database.url_file, where, "database.url")
-            database = replace(database, url=url)
-        elif database.url_env is not None and environ.get(database.url_env):
-            database = replace(database, url=environ[database.url_env])
-    return replace(config, database=database)
+def token_source(entry: ForgeConfig) -> str:
+    """Where a forge's token is read from, for people; never the token."""
+    if entry.token_env is not None:
+        return f"the environment variable {entry.token_env}"
+    return f"the file {entry.token_file}"
 
 
-def _read_secret(environ: Mapping[str, str], env: str | None, file: Path | None, where: str, key: str) -> str:
+def _with_url(database: DatabaseConfig, environ: Mapping[str, str], reading: _Reading) -> DatabaseConfig:
+    """With the URL from wherever it is, if it can be used as one."""
+    url, key = database.url, "database.url"
+    if url is None and database.url_file is not None:
+        url = _read_secret(environ, None, database.url_file, "database.url", reading)
+        key = f"database.url (from database.url_file {_shown(str(database.url_file))[1:-1]})"
+    elif url is None and database.url_env is not None:
+        url = environ.get(database.url_env) or None
+        key = f"database.url (from ${database.url_env})"
+    fault = database_url.fault(url) if url is not None else None
+    if fault is not None:
+        reading.fault("database.url", f"{key} cannot be used: {fault}")
+    return replace(database, url=url)
+
+
+def _read_secret(
+    environ: Mapping[str, str], env: str | None, file: Path | None, key: str, reading: _Reading
+) -> str | None:
+    """What the variable or the file holds; None if neither is named, or, with a fault, if it holds nothing."""
     if env is not None:
         value = environ.get(env, "").strip()
         if not value:
-            raise ConfigError(f"{where}: {key}_env names ${env}, which is not set; export it")
-        return value
-    assert file is not None
+            reading.fault(f"{key}_env", f"{key}_env names ${env}, which is not set; export it")
+        return value or None
+    if file is None:
+        return None
     try:
         value = file.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as e:
-        raise ConfigError(f"{where}: {key}_file {file} cannot be read: {e}") from e
+        why = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
+        reading.fault(f"{key}_file", f"{key}_file {_shown(str(file))[1:-1]} cannot be read: {why}")
+        return None
     if not value:
-        raise ConfigError(f"{where}: {key}_file {file} is empty")
-    return value
+        reading.fault(f"{key}_file", f"{key}_file {file} is empty")
+    return value or None
 
 
 def agent_environment(lane: LaneConfig, environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -659,3 +768,9 @@ def agent_environment(lane: LaneConfig, environ: Mapping[str, str] | None = None
     source = os.environ if environ is None else environ
     passed = {name: source[name] for name in lane.env_from if name in source}
     return {**passed, **lane.env}
+
+
+def unset_variables(lane: LaneConfig, environ: Mapping[str, str] | None = None) -> list[str]:
+    """The names under env_from that stand for nothing: its agent goes without what they should hold."""
+    source = os.environ if environ is None else environ
+    return [name for name in lane.env_from if name not in lane.env and not source.get(name)]

@@ -11,6 +11,8 @@ Time is counted from before a renewal is sent, so a slow answer shortens the tru
 database's clock decides when the lease ends, ours only gives up sooner. A wrong or stepping wall clock does not
 matter here at all.
 
+A drain is said with a renewal, at once, in the runner's own row: so all hosts see that this one drains, and since when.
+
 A cancel is a notification and a column: the notification makes the keeper renew at once, and the renewal reads
 the column. A lost notification costs at most one renewal interval. An outage is waited out with jittered tries;
 it becomes `unsure` when the trust runs out, not before.
@@ -64,6 +66,10 @@ class LeaseKeeper:
         self._cancel_reason: str | None = None
         self._stop_read, self._stop_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._stopped = False
+        self._drain_event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._draining = False
+        self._drain_noticed = False  # by the thread, which has yet to act on it
+        self._said_draining = False
         self._listener = Listener(
             url,
             (CANCEL_CHANNEL,),
@@ -84,6 +90,13 @@ class LeaseKeeper:
         self._thread.join()
         os.close(self._stop_read)
         os.close(self._stop_write)
+        os.close(self._drain_event)
+
+    def drain(self) -> None:
+        """Say in the runner's row that it leaves after this job. Idempotent, and it waits for nothing."""
+        if not self._draining:
+            self._draining = True
+            os.eventfd_write(self._drain_event, 1)
 
     @property
     def lost(self) -> bool:
@@ -105,8 +118,17 @@ class LeaseKeeper:
         return self._cancel_reason
 
     def _wait(self, seconds: float, fds: Sequence[int]) -> Sequence[int]:
-        readable, _, _ = select.select([self._stop_read, *fds], [], [], max(seconds, 0))
-        return [fd for fd in readable if fd != self._stop_read]
+        own = (self._stop_read, self._drain_event)
+        readable, _, _ = select.select([*own, *fds], [], [], max(seconds, 0))
+        if self._drain_event in readable:
+            os.eventfd_read(self._drain_event)
+            self._drain_noticed = True
+        return [fd for fd in readable if fd not in own]
+
+    def _drain_asked(self) -> bool:
+        """Once."""
+        noticed, self._drain_noticed = self._drain_noticed, False
+        return noticed
 
     def _run(self) -> None:
         try:
@@ -121,7 +143,7 @@ class LeaseKeeper:
         next_at = self._confirmed_at + self._lease.renew_seconds
         while not self._stopped and not self.lost:
             left = next_at - boot_clock()
-            if left > 0 and not self._listener.wait(left):
+            if left > 0 and not self._listener.wait(left) and not self._drain_asked():
                 continue
             if self._stopped:
                 return
@@ -135,6 +157,9 @@ class LeaseKeeper:
         try:
             with self._listener.connection() as conn:
                 renewal = claims.renew_claim(conn, self._claim, lease_seconds=self._lease.seconds)
+                if self._draining and not self._said_draining:
+                    workers.say_draining(conn, self._claim.worker)
+                    self._said_draining = True
         except psycopg.Error as e:
             if not is_outage(e):
                 raise

@@ -174,19 +174,24 @@ def beat_interval(policy: SupervisorConfig) -> float:
 def check_reload(current: Config, new: Config) -> Config:
     """`new`, if a running process can go over to it from `current`. ConfigError if it changes what only a
     restart can: the host's name, the state directory, the database."""
-    for key, old_value, new_value in (
-        ("host", current.host, new.host),
-        ("state_dir", current.state_dir, new.state_dir),
-        ("database.url", current.database.url, new.database.url),
-        (
-            "database.postgres_version",
-            current.database.postgres_version,
-            new.database.postgres_version,
-        ),
-    ):
-        if old_value != new_value:
-            # Without the values: a database URL may hold a password.
-            raise ConfigError(f"{new.path or 'configuration'}: {key} has changed, which takes a restart")
+    changed = [
+        key
+        for key, old_value, new_value in (
+            ("host", current.host, new.host),
+            ("state_dir", current.state_dir, new.state_dir),
+            ("database.url", current.database.url, new.database.url),
+            (
+                "database.postgres_version",
+                current.database.postgres_version,
+                new.database.postgres_version,
+            ),
+        )
+        if old_value != new_value
+    ]
+    if changed:
+        # Without the values: a database URL may hold a password.
+        where = new.path or "configuration"
+        raise ConfigError("\n".join(f"{where}: {key} has changed, which takes a restart" for key in changed))
     return new
 
 

@@ -2,7 +2,8 @@
 
     https_proxy, HTTPS_PROXY, http_proxy    for that kind of URL (not HTTP_PROXY, which a CGI's client can set)
     all_proxy, ALL_PROXY                    for both
-    no_proxy, NO_PROXY                      hosts, with or without a port, domains, or * for all: no proxy
+    no_proxy, NO_PROXY                      no proxy for these: hosts, with or without a port, domains, networks
+                                            (10.0.0.0/8, for hosts that are written as addresses), or * for all
 
 What is on this machine is never asked through a proxy, which would look for it on its own.
 """
@@ -10,8 +11,10 @@ What is on this machine is never asked through a proxy, which would look for it 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from tireless.config import ConfigError
@@ -68,21 +71,39 @@ def _parts(value: str) -> SplitResult | None:
 
 
 def is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.casefold() == "localhost"
+    address = _address(host)
+    return address.is_loopback if address is not None else host.casefold() == "localhost"
 
 
 def _is_exempt(exempt: str, host: str, port: int) -> bool:
-    for entry in exempt.casefold().split(","):
-        whole = entry.strip()
-        if whole == "*" or whole.strip("[]") == host.casefold().strip("[]"):
+    address = _address(host)
+    for entry in re.split(r"[,\s]+", exempt.casefold()):
+        whole = entry.strip("[]")
+        if entry == "*" or whole == host.casefold().strip("[]"):
             return True
-        name, _, only_port = whole.removeprefix("*").removeprefix(".").partition(":")
-        if name and only_port in ("", str(port)) and f".{host.casefold()}".endswith(f".{name}"):
+        if address is not None and _is_in(address, whole):
+            return True
+        name, _, only_port = entry.removeprefix("*").removeprefix(".").partition(":")
+        within = host.casefold() == name or (address is None and host.casefold().endswith(f".{name}"))
+        if name and within and only_port in ("", str(port)):
             return True
     return False
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    """Of a host that is written as one; names are not looked up for this."""
+    try:
+        return ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+
+
+def _is_in(address: IPv4Address | IPv6Address, network: str) -> bool:
+    """Whether the network, as ADDRESS/BITS, or a single address, holds it."""
+    try:
+        return address in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str | None:

@@ -25,7 +25,7 @@ and all the time while git or the agent runs. What ends the work early:
     cancelled         the agent is killed; the job ends as abandoned and its issue is told
     withdrawn         the issue was closed, unlabelled or is a pull request by now: ends as abandoned
     not entitled      who set the label may not start work (tireless/who.py): ends as abandoned before the agent
-    TERM (drain)      what is in hand is finished; then the runner leaves
+    TERM (drain)      what is in hand is finished, the runner's row says since when; then the runner leaves
     INT (stop)        the agent is killed; the job returns to pending without burning an attempt
     a passing fault   forge or git remote away, disk full: back to pending, later, no attempt burnt
     any other fault   back to pending with growing backoff and the reason; failed once the attempts are used up

@@ -12,6 +12,7 @@ import pytest
 
 from tests.ctl.conftest import Ctl
 from tests.support import postgres
+from tests.support.store import queued, track
 from tireless import embedded
 from tireless.ctl.cli import main, parser
 from tireless.store.queries import Connection
@@ -34,15 +35,17 @@ def test_no_database_is_69(tmp_path: Path, command: str) -> None:
 def test_a_url_that_cannot_be_read_is_78_and_not_repeated(tmp_path: Path) -> None:
     answer = Ctl(tmp_path, "postgresql://ann:hunter22@host/tireless?nonsense=1")("jobs")
     assert answer.code == 78
-    assert "database.url cannot be read" in answer.err
+    assert "database.url cannot be used: invalid URI query parameter; it looks like postgresql://" in answer.err
     assert "hunter22" not in answer.err
 
 
 def test_a_bad_configuration_is_78_and_names_the_key(ctl: Ctl) -> None:
-    ctl.write("[lane.claude_code]\ncapp = 3")
+    ctl.write("[lane.claude_code]\ncapp = 3\nrunners = -1")
     answer = ctl("status")
     assert answer.code == 78
-    assert f"{ctl.path}: unknown key lane.claude_code.capp; did you mean cap?" in answer.err
+    first, second = answer.err.splitlines()
+    assert first == f"tireless-ctl: {ctl.path}: unknown key lane.claude_code.capp; did you mean cap?"
+    assert second.startswith(f"tireless-ctl: {ctl.path}: lane.claude_code.runners is -1; ")
 
 
 def test_a_missing_configuration_is_78(tmp_path: Path) -> None:
@@ -121,6 +124,23 @@ def test_help_teaches_with_examples_and_lists_the_exit_codes(ctl: Ctl) -> None:
         "doctor",
     ):
         assert "examples\n  tireless-ctl " in ctl(*command.split(), "--help").ok().out
+
+
+def test_lists_and_the_commands_of_jobs_go_by_two_names(ctl: Ctl, conn: Connection) -> None:
+    issue = f"{queued(conn, 1, repo=track(conn))[0].issue.repo_ref.full_name}#1"
+    for one, other in (
+        ("jobs --json", "job list --json"),
+        ("jobs --state live --json", "job list --state live --json"),
+        ("repos --json", "repo list --json"),
+        ("lanes", "lane list"),
+        (f"show {issue} --json", f"job show {issue} --json"),
+        (f"logs {issue}", f"job logs {issue}"),
+        (f"explain {issue} --json", f"job explain {issue} --json"),
+    ):
+        assert ctl(*one.split()).ok().out == ctl(*other.split()).ok().out != "", one
+    assert ctl("job", "cancel", issue).ok().out.endswith("cancelled\n")
+    assert ctl("cancel", issue).ok().out.endswith("was cancelled already\n")
+    ctl("job", "retry", issue).ok()
 
 
 def test_every_command_takes_json_before_and_after_its_name() -> None:

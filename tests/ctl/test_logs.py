@@ -72,9 +72,34 @@ def test_raw_without_a_transcript_here_says_where_it_ran(ctl: Ctl, conn: Connect
     assert "has had no agent run yet" in answer.err
     claim = running(conn)
     runs.start(conn, claim, uuid4(), AgentKind.OPENCODE, host="elsewhere", session_id=None, resumed=False)
+    answer = ctl("logs", "acme/site#8", "--raw").ok()
+    assert "keeps what it says on its own machine; it has run on elsewhere since " in answer.err
+    conn.execute(b"update agent_run set ended_at = now(), outcome = 'crashed'")
     answer = ctl("logs", "acme/site#8", "--raw")
-    assert answer.code == 1
+    assert (answer.code, answer.out) == (1, "")
     assert "it ran on elsewhere" in answer.err
+
+
+def test_a_run_that_has_said_nothing_yet_is_told_on_stderr(ctl: Ctl, conn: Connection) -> None:
+    _, run_id, place = start_run(ctl, conn)
+    conn.execute(b"update agent_run set started_at = now() - interval '130 seconds'")
+    found = conn.execute(b"select started_at from agent_run").fetchone()
+    assert found is not None
+    line = (
+        f"run {str(run_id)[:8]} of claude_code has said nothing yet; it has run on here since "
+        f"{found[0].astimezone():%Y-%m-%d %H:%M:%S} (2m ago)\n"
+    )
+    for has_file in (False, True):
+        if has_file:
+            (place / "events.jsonl").touch()
+        answer = ctl("logs", "acme/site#7").ok()
+        assert answer.err == line
+        assert "what claude_code said" not in answer.out
+        answer = ctl("logs", "acme/site#7", "--raw").ok()
+        assert (answer.out, answer.err) == ("", line)
+    shutil.copy(TRANSCRIPTS / "claude_ok.jsonl", place / "events.jsonl")
+    for argv in ([], ["--raw"]):
+        assert ctl("logs", "acme/site#7", *argv).ok().err == ""
 
 
 def test_one_document_does_not_go_with_following_or_raw(ctl: Ctl, conn: Connection) -> None:

@@ -53,6 +53,24 @@ def test_add_makes_the_labels_when_asked_to(ctl: Ctl, forge: FakeForge) -> None:
     assert {"tireless", "tireless/plan", "tireless/agent:oc"} <= {label.name for label in made.labels}
 
 
+def test_set_makes_the_labels_too(ctl: Ctl, forge: FakeForge) -> None:
+    made = forge.add_repo("acme/site")
+    ctl.forge = forge
+    ctl("repo", "add", "acme/site").ok()
+    assert made.labels == []
+    assert "made the labels of" in ctl("repo", "set", "acme/site", "--make-labels").ok().out
+    assert {"tireless", "tireless/plan", "tireless/agent:oc"} <= {label.name for label in made.labels}
+    answer = ctl("repo", "set", "acme/site", "--make-labels", "--interval", "300", "--json").ok()
+    assert answer.json["interval_seconds"] == 300
+    assert len(made.labels) == 6, "once each"
+    forge.down()
+    answer = ctl("repo", "set", "acme/site", "--make-labels", "--interval", "600")
+    assert answer.code == 1
+    assert "make them by hand" in answer.err
+    (found,) = ctl("repo", "list", "--json").ok().json
+    assert found["interval_seconds"] == 300, "all of it or nothing"
+
+
 def test_add_sets_what_is_given(ctl: Ctl, conn: Connection) -> None:
     ctl(
         "repo", "add", "github:github.com/acme/site", "--offline", "--interval", "300",

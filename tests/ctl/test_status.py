@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from tests.ctl.conftest import TOKEN_VARIABLE, Ctl
 from tests.support.forge import FakeForge
 from tests.support.store import CC, queued, running, track
 from tireless import process
+from tireless.ctl import doctor
 from tireless.entities import JobState, NewWrite, PollResult, WorkerRole, WriteOp
 from tireless.store import claims, repos, workers, writes
 from tireless.store.queries import Connection
@@ -38,6 +41,7 @@ def test_status_in_both_forms(ctl: Ctl, conn: Connection) -> None:
         "host",
         "lanes",
         "workers",
+        "draining",
         "jobs",
         "after_fault",
         "writes",
@@ -50,6 +54,7 @@ def test_status_in_both_forms(ctl: Ctl, conn: Connection) -> None:
     assert document["writes"] == {"waiting": 1, "refused": 1}
     assert document["repos"]["tracked"] == 1
     assert document["repos"]["in_trouble"][0]["poll_result"] == "forbidden"
+    assert document["draining"] == []
     assert {w["role"]: w["alive"] for w in document["workers"]} == {"runner": True, "poller": False}
     for words in (
         "1 pending, 1 running",
@@ -61,6 +66,29 @@ def test_status_in_both_forms(ctl: Ctl, conn: Connection) -> None:
         assert words in text
 
 
+def test_a_host_that_drains_is_shown_with_what_it_waits_for(ctl: Ctl, conn: Connection) -> None:
+    queued(conn, 1, 2, 3)
+    here = process.worker_id("here", os.getpid())
+    there = "there/boot/1/2/3"
+    for name, host in ((here, "here"), (there, "there")):
+        workers.register(conn, name, host, WorkerRole.RUNNER, CC, 2)
+        running(conn, name)
+    conn.execute(
+        b"update worker set seen_at = now() - interval '1 hour'"
+    )  # while it works, its lease speaks for it
+    assert ctl("status", "--json").ok().json["draining"] == []
+    workers.say_draining(conn, there)
+    conn.execute(b"update worker set draining_since = now() - interval '125 seconds' where host = 'there'")
+    (draining,) = ctl("status", "--json").ok().json["draining"]
+    assert (draining["host"], draining["jobs"]) == ("there", 1)
+    text = ctl("status").ok().out
+    assert re.search(
+        r"^host there drains since \d.* \(2m ago\): it takes nothing new and waits for 1 job$", text, re.M
+    )
+    states = {line.split()[0]: line.split()[4] for line in text.splitlines() if " runner claude_code " in line}
+    assert states == {"here": "alive", "there": "draining"}
+
+
 def test_jobs_that_wait_after_a_fault_say_why(ctl: Ctl, conn: Connection) -> None:
     queued(conn, 1, 2, repo=track(conn))
     assert "after a fault" not in ctl("status").ok().out
@@ -68,6 +96,14 @@ def test_jobs_that_wait_after_a_fault_say_why(ctl: Ctl, conn: Connection) -> Non
         claims.transition(conn, running(conn), JobState.PENDING, error=error, delay_seconds=60)
     assert "\n2 jobs wait after a fault: claude is not on PATH\n" in ctl("status").ok().out + "\n"
     assert ctl("status", "--json").json["after_fault"] == {"jobs": 2, "newest": "claude is not on PATH"}
+
+
+def test_doctor_says_that_no_work_begins_on_a_disk_with_too_little_room(ctl: Ctl) -> None:
+    ctl.write("[runner]\nmin_free_mb = 1000000000")
+    checks = {check["name"]: check for check in ctl("doctor", "--json").json["checks"]}
+    assert checks["state_dir"]["level"] == "fail"
+    assert "no work begins" in checks["state_dir"]["detail"]
+    assert "1000000000 have to be (runner.min_free_mb)" in checks["state_dir"]["detail"]
 
 
 def test_status_of_nothing(ctl: Ctl) -> None:
@@ -158,13 +194,80 @@ def test_what_does_not_work_fails_by_name(
     assert [name for name, check in found.items() if check["level"] == "fail"] == [failing]
     says = {
         "token_missing": f"${TOKEN_VARIABLE}, which is not set",
-        "token_bad": "401",
+        "token_bad": f"the token is from the environment variable {TOKEN_VARIABLE}",
         "forge_down": gitea.host,
         "cli_missing": "no-such-agent is not on PATH (/",
         "no_forge": "add one with its token",
     }
     assert says[fault] in found[failing]["detail"]
     assert gitea.token not in ctl("doctor").out
+
+
+def test_a_token_that_the_forge_refuses_is_told_with_its_file(
+    ctl: Ctl, gitea: FakeForge, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(gitea.token)
+    gitea.token_works = False
+    ctl.forge = gitea
+    text = ctl.write(*lanes(tmp_path)).read_text()
+    ctl.path.write_text(text.replace(f'token_env = "{TOKEN_VARIABLE}"', f'token_file = "{file}"'))
+    detail = checks(ctl, 1)[f"forge gitea:{gitea.host}"]["detail"]
+    assert "401" in detail
+    assert detail.endswith(f"; the token is from the file {file}")
+    answer = ctl("repo", "add", f"gitea:{gitea.host}/acme/site")
+    assert answer.code == 1
+    assert f"the token is from the file {file}" in answer.err
+    assert gitea.token not in detail + answer.err
+
+
+def waiting(tmp_path: Path, name: str, does: str) -> str:
+    """An agent's CLI that does something in a shell before it tells its version."""
+    program = tmp_path / name
+    program.write_text(f"#!/bin/sh\n{does}\necho '1.2.3 ({name})'\n")
+    program.chmod(0o755)
+    return f'[lane.{name}]\ncommand = ["{program}"]\nenv = {{KEY = "x"}}'
+
+
+def test_each_line_is_there_when_it_is_known(ctl: Ctl, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    ctl.lines = [waiting(tmp_path, "claude_code", f"read line < {pipe}"), waiting(tmp_path, "opencode", "")]
+    command = [sys.executable, "-m", "tireless.ctl", "--config", str(ctl.write()), "doctor"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asked:
+        try:
+            assert asked.stdout is not None
+            told: list[str] = []
+            while not told or "lane opencode" not in told[-1]:
+                told.append(asked.stdout.readline())
+                assert told[-1], told
+            assert any("notifications" in line for line in told), "what came before is there"
+            assert not any("lane claude_code" in line for line in told), "it has not answered yet"
+            pipe.write_text("go\n")
+            assert "1.2.3 (claude_code)" in asked.stdout.read()
+        finally:
+            asked.kill()
+
+
+def test_all_lanes_are_asked_at_once(ctl: Ctl, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # each end waits for the other to be opened
+    ctl.lines = [
+        waiting(tmp_path, "claude_code", f"echo > {pipe}"),
+        waiting(tmp_path, "opencode", f"read line < {pipe}"),
+    ]
+    found = checks(ctl, 1)
+    for lane in ("claude_code", "opencode"):
+        assert f"1.2.3 ({lane})" in found[f"lane {lane}"]["detail"]
+
+
+def test_who_does_not_answer_is_named(ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "VERSION_SECONDS", 1.0)
+    ctl.lines = [waiting(tmp_path, "claude_code", "exec sleep 60"), waiting(tmp_path, "opencode", "")]
+    found = checks(ctl, 1)
+    said = f"{tmp_path}/claude_code gives no answer to --version within 1 s"
+    assert (found["lane claude_code"]["level"], found["lane claude_code"]["detail"]) == ("warn", said)
+    assert found["lane opencode"]["level"] == "ok"
 
 
 def test_a_token_that_everybody_can_read_is_a_warning(ctl: Ctl, gitea: FakeForge, tmp_path: Path) -> None:

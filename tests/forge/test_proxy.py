@@ -74,6 +74,35 @@ def test_no_proxy_may_name_an_address() -> None:
     assert proxy_for(environment, "https", "fd00::3", 443) is not None
 
 
+@pytest.mark.parametrize(
+    ("exempt", "host", "direct"),
+    [
+        ("10.0.0.0/8", "10.1.2.3", True),
+        ("10.0.0.0/8", "11.1.2.3", False),
+        ("a.test,192.168.0.0/16", "192.168.7.7", True),
+        ("a.test 192.168.0.0/16", "192.168.7.7", True),  # curl takes spaces too
+        ("10.1.2.3/8", "10.9.9.9", True),  # with host bits, as curl has it
+        ("10.0.0.0/31", "10.0.0.1", True),
+        ("10.0.0.0/31", "10.0.0.2", False),
+        ("fd00::/8", "fd12::3", True),
+        ("fd00::/8", "[fd12::3]", True),
+        ("fd00::/8", "fe80::1", False),
+        ("10.0.0.0/8", "fd00::1", False),
+        ("fd00::/8", "10.0.0.1", False),
+        ("10.0.0.0/8", "ten.test", False),  # a name is not looked up
+        ("10.0.0.0/33", "10.0.0.1", False),
+        ("10.0.0.0/x", "10.0.0.1", False),
+        ("FD00::0:1", "fd00::1", True),  # however it is written
+        ("10.0.0.1:443", "10.0.0.1", True),
+        ("10.0.0.1:80", "10.0.0.1", False),
+        ("1", "10.0.0.1", False),  # an address has no domains above it
+    ],
+)
+def test_no_proxy_may_name_a_network(exempt: str, host: str, direct: bool) -> None:
+    found = proxy_for({"all_proxy": "http://all", "no_proxy": exempt}, "https", host, 443)
+    assert (found is None) == direct
+
+
 @pytest.mark.parametrize("scheme", ["http://", ""])
 def test_what_git_says_of_a_proxy_is_masked(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", f"{scheme}me:p%40ss@proxy:3128")

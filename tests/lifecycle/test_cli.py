@@ -51,7 +51,29 @@ def test_check_config(tmp_path: Path) -> None:
         done = run("--config", str(bad), *arguments)
         assert done.returncode == 78
         assert "unknown key lane.claude_code.capp; did you mean cap?" in done.stderr
+    bad.write_text("colour = 1\n[lane.claude_code]\nrunners = -1\n")
+    done = run("--config", str(bad), "--check-config")
+    first, second = done.stderr.splitlines()
+    assert first.startswith(f"tireless-supervisor: {bad}: unknown key colour; ")
+    assert second == f"tireless-supervisor: {bad}: lane.claude_code.runners is -1; set it to 0 or more"
     assert run("--config", str(tmp_path / "none.toml")).returncode == 78
+
+
+def test_what_a_lane_passes_on_and_is_not_set_is_a_warning(supervised: Make, tmp_path: Path) -> None:
+    absent = "NO_SUCH_KEY_OF_AN_AGENT"
+    said = f"lane.opencode.env_from names ${absent}, which is not set: the lane's agents go without"
+    good = tmp_path / "good.toml"
+    good.write_text(f'[lane.opencode]\nenv_from = ["PATH", "{absent}"]\n')
+    done = run("--config", str(good), "--check-config")
+    assert (done.returncode, done.stderr) == (0, f"tireless-supervisor: {said}\n")
+    good.write_text(f'[lane.opencode]\nenabled = false\nenv_from = ["{absent}"]\n')
+    assert run("--config", str(good), "--check-config").stderr == ""
+    s = supervised()
+    text = s.config.read_text()
+    assert "[lane.opencode]\n" in text
+    s.config.write_text(text.replace("[lane.opencode]\n", f'[lane.opencode]\nenv_from = ["{absent}"]\n'))
+    s.start_ready()
+    assert "WARNING" in s.await_log(said)
 
 
 def test_the_working_directory_is_no_place_to_import_from(tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from tests.support.proxy import Proxy
 from tests.support.store import no_writes, queued, release, running
 from tests.support.wait import wait_until
 from tireless.config import Config, LeaseConfig
-from tireless.entities import Claim
+from tireless.entities import Claim, WorkerRole
 from tireless.lease import LeaseKeeper, boot_clock
-from tireless.store import jobs
+from tireless.store import jobs, workers
 from tireless.store.queries import Connection
 
 SLOW = LeaseConfig(seconds=600, renew_seconds=500, margin_seconds=50)
@@ -102,6 +102,34 @@ def test_without_the_database_the_trust_runs_out_before_the_lease_and_comes_back
             assert not keeper.lost  # an outage is no loss
             proxy.up()
             wait_until(lambda: keeper.trust_left > before, 60, "renewed again")
+    finally:
+        proxy.close()
+
+
+def drains(conn: Connection, claim: Claim) -> bool:
+    return any(w.id == claim.worker and w.draining_since is not None for w in workers.of_host(conn))
+
+
+def test_a_drain_is_said_at_once_and_through_an_outage(
+    conn: Connection, database_url: str, claim: Claim
+) -> None:
+    workers.register(conn, claim.worker, "here", WorkerRole.RUNNER, claim.job.lane, 1)
+    with keeping(database_url, claim, SLOW) as keeper:
+        keeper.drain()
+        keeper.drain()
+        wait_until(lambda: drains(conn, claim), 10, "long before the next renewal")
+    conn.execute("update worker set draining_since = null")
+    proxy = Proxy(database_url)
+    try:
+        first = expiry(conn, claim)
+        with keeping(proxy.url, claim, SLOW) as keeper:
+            wait_until(lambda: expiry(conn, claim) > first, 10, "it listens")
+            proxy.down()
+            keeper.drain()
+            assert not drains(conn, claim)
+            proxy.up()
+            wait_until(lambda: drains(conn, claim), 60, "said once the database is back")
+            assert keeper.trusted
     finally:
         proxy.close()
 

@@ -18,7 +18,7 @@ from tests.support.rig import WORK, NewRig
 from tests.support.wait import wait_until
 from tireless import proctree
 from tireless.entities import JobKind, JobState, Outcome, Phase, WriteState
-from tireless.store import lanes, writes
+from tireless.store import lanes, workers, writes
 
 
 @pytest.mark.parametrize("kind", ["gitea", "forgejo", "github"])
@@ -316,6 +316,9 @@ def test_a_drain_finishes_what_is_in_hand(new_rig: NewRig, tmp_path: Any) -> Non
     [supervisor] = rig.supervisors
     supervisor.send(signal.SIGTERM)
     wait_until(lambda: "draining" in supervisor.said(), 10, "drain begins")
+    with rig.connection() as conn:
+        drains = wait_until(lambda: workers.draining(workers.of_host(conn)), 10, "the runner's row says so")
+    assert [host.jobs for host in drains] == [1]
     (home / "go").touch()
     assert supervisor.wait(30) == 0
     assert rig.job(number).state is JobState.DELIVERED

@@ -73,6 +73,26 @@ def test_a_write_that_cannot_be_taken_is_not_waited_for_as_due(conn: Connection)
     assert agenda.look(conn).write == 0
 
 
+@pytest.mark.parametrize("column", ["kind", "phase", "lane", "forge"])
+def test_a_lease_that_the_sweep_leaves_alone_is_not_waited_for(conn: Connection, column: str) -> None:
+    """A row with a newer program's word: the poller would look and sweep every two seconds, for nothing."""
+    set_clock(conn, NOON)
+    queued(conn, 1, 2)
+    newer = claimed(conn, lease_seconds=50.0)
+    claimed(conn, lease_seconds=70.0)
+    assert agenda.look(conn).lease == 50
+    conn.execute(f"alter table job drop constraint job_{column}_known".encode())
+    conn.execute(f"update job set {column} = 'newer' where id = %s".encode(), [newer.job.id])
+    assert agenda.look(conn).lease == 70
+    clock_at(conn, NOON, seconds=60)
+    assert agenda.look(conn).lease == 10
+    assert claims.expire_stale_claims(conn, writes_for=lambda _: []) == []
+    clock_at(conn, NOON, seconds=80)
+    assert agenda.look(conn).lease == -10
+    assert len(claims.expire_stale_claims(conn, writes_for=lambda _: [])) == 1
+    assert agenda.look(conn).lease is None
+
+
 def test_a_hold_without_an_end_is_held_and_not_waited_for(conn: Connection) -> None:
     open_lanes(conn)
     lanes.hold(conn, CC, "not logged in")

@@ -322,8 +322,7 @@ def test_the_sweep_reads_live_rows_only(full: Connection) -> None:
         "event": "lease_expired",
         "backoff": 30.0,
         "actor": "s",
-        "agents": list(AgentKind),
-        **claims.KNOWN,
+        **claims.WORDS_KNOWN,
     }
     plan = explain(full, "expire_stale_claims", params)
     assert scans_of_job(plan) == {"job_held_idx"}
@@ -336,7 +335,7 @@ def test_the_sweep_reads_live_rows_only(full: Connection) -> None:
 
 def test_the_agenda_is_a_few_index_probes(full: Connection) -> None:
     full.execute("vacuum job")
-    params = {"since": scalar(full, "select now() - interval '8 seconds'"), "pulse": True}
+    params = {"since": scalar(full, "select now() - interval '8 seconds'"), "pulse": True, **claims.WORDS_KNOWN}
     plan = explain(full, "agenda", params)
     assert scans_of_job(plan) == {"job_claimable_idx", "job_held_idx"}
     assert buffers(part(plan, "queue")) <= 2 * 10 * 2 * 4, (

@@ -26,6 +26,7 @@ from tireless.config import (
     database_password,
     load,
     parse,
+    unset_variables,
 )
 from tireless.entities import AgentKind, Forge
 
@@ -164,7 +165,10 @@ BAD = [
     ("state_dirr = 1", r"unknown key state_dirr; did you mean state_dir\?"),
     ("[lease]\nsecond = 1", r"unknown key lease\.second; did you mean seconds\?"),
     ("[lane.claude_code]\ncapp = 1", r"unknown key lane\.claude_code\.capp; did you mean cap\?"),
-    ("[lane.codex]\ncap = 1", r"lane is 'codex'; it is one of 'claude_code', 'opencode'"),
+    (
+        "[lane.codex]\ncap = 1",
+        r"\[lane\.codex\] is none of the lanes that there are: \[lane\.claude_code\] and \[lane\.opencode\]$",
+    ),
     ("path = 'x'", r"unknown key path"),
     (
         '[[forge]]\nkind="gitea"\nhost="h"\ntoken="s3cret"',
@@ -227,11 +231,17 @@ BAD = [
         FORGE + 'api_url = "https://u:p@x"',
         r"forge\[0\] \(git\.test\)\.api_url is .*; give a URL with http or https and no user",
     ),
-    (FORGE.replace("token_env", "ca_file"), r"forge\[0\] is 'git\.test'; name its token with exactly one of"),
-    (FORGE + 'token_file = "/x"', r"forge\[0\] is 'git\.test'; name its token with exactly one of"),
+    (
+        FORGE.replace("token_env", "ca_file"),
+        r"forge\[0\] \(git\.test\) has neither token_env nor token_file; name its token with exactly one of",
+    ),
+    (
+        FORGE + 'token_file = "/x"',
+        r"forge\[0\] \(git\.test\) has both token_env and token_file; name its token with exactly one of",
+    ),
     (
         FORGE + 'webhook_secret_env = "S"\nwebhook_secret_file = "/x"',
-        r"forge\[0\] is 'git\.test'; name its webhook's secret with one of",
+        r"forge\[0\] \(git\.test\) has both webhook_secret_env and webhook_secret_file; name its webhook's secret with",
     ),
     ('[webhook]\nlisten = "8422"', r"webhook\.listen is '8422'; give HOST:PORT"),
     ("[webhook]\nmax_kb = 99999", r"webhook\.max_kb is 99999; set it between"),
@@ -246,10 +256,89 @@ def test_an_error_names_file_key_value_and_the_way_out(text: str, message: str) 
         read(text)
 
 
-def test_no_error_shows_a_secret() -> None:
+@pytest.mark.parametrize(
+    ("table", "key", "meant"),
+    [
+        ("lane.opencode", "enalbed", "enabled"),
+        ("lane.opencode", "stall_second", "stall_seconds"),
+        ("lane.opencode", "append-prompt", "append_prompt"),
+        ("lane.opencode", "max", "max_turns or max_budget_usd"),  # goes on where the key ends
+        ("poller", "interval", "interval_seconds"),
+        ("lane.opencode", "timeout", None),  # not alike: no guess
+        ("lane.opencode", "user", None),
+        ("lane.opencode", "budget", None),
+        ("poller", "sweep_interval", None),
+        ("sandbox", "readable", None),
+        ("git", "name", None),
+        ("database", "port", None),
+        ("supervisor", "seconds", None),
+    ],
+)
+def test_only_a_near_miss_is_guessed_at(table: str, key: str, meant: str | None) -> None:
+    (said,) = faults(f"[{table}]\n{key} = 1")
+    rest = said.removeprefix(f"unknown key {table}.{key}; ")
+    assert rest == f"did you mean {meant}?" if meant else rest.startswith("known here: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[[forge]]\nkind = "gitea"\nhost = "h"\ntoken = "s3cret"',
+        FORGE + 'api_url = "https://u:s3cret/w0rd@x"',
+        FORGE.replace("git.test", "https://u:s3cret@git.test"),
+        'database = "postgresql://u:s3cret@h/d"',
+        "database = \"host=h password='s3cret w0rd' user=u\"",
+        'state_dir = "postgresql://u:s3cret@h/d"',
+    ],
+)
+def test_no_error_shows_a_secret(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        read('[[forge]]\nkind = "gitea"\nhost = "h"\ntoken = "s3cret"')
+        read(text)
     assert "s3cret" not in str(caught.value)
+    assert "w0rd" not in str(caught.value)
+
+
+def faults(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    return [line.removeprefix("x.toml: ") for line in str(caught.value).splitlines()]
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    found = faults(
+        'colour = 1\nlog_level = "loud"\n[lease]\nseconds = "x"\nmax_attempts = 0\n[lane.codex]\ncap = 1\n'
+        "[lane.opencode]\ncapp = 3\nrunners = 201\n"
+        '[routing]\nplan = "codex"\n'
+        '[[forge]]\nkind = "svn"\nhost = "first.test"\n'
+        '[[forge]]\nkind = "gitea"\nhost = "second.test/x"\ntoken_env = 3\n'
+        '[[forge]]\nkind = "gitea"\nhost = "third.test"\n'
+    )
+    begin = [
+        "unknown key colour",
+        "lease.seconds is 'x'; it is a number",
+        "routing.plan is 'codex'; it is one of 'claude_code', 'opencode'",
+        "[lane.codex] is none",
+        "unknown key lane.opencode.capp",
+        "forge[0] (first.test).kind is 'svn'",
+        "forge[1] (second.test/x).token_env is 3; it is a string",
+        "lease.max_attempts is 0; set it above 0",
+        "log_level is 'loud'",
+        "lane.opencode.runners is 201",
+        "forge[1].host is 'second.test/x'; give a host name",
+        "forge[2] (third.test) has neither token_env nor token_file",
+    ]
+    assert len(found) == len(begin), found
+    for line, start in zip(found, begin, strict=True):
+        assert line.startswith(start), line
+
+
+def test_what_only_follows_from_another_fault_is_not_told() -> None:
+    """A default stands in for the bad value, and what the file says must not be held against that."""
+    assert faults("[lease]\nseconds = 'x'\nrenew_seconds = 800") == ["lease.seconds is 'x'; it is a number"]
+    assert len(faults("[lease]\nseconds = 0")) == 1
+    assert len(faults("[poller]\ninterval_seconds = -1")) == 1
+    assert faults('[labels]\nplan = 3\nopt_in = "tireless/plan"') == ["labels.plan is 3; it is a string"]
+    assert len(faults(FORGE.replace('"TOKEN"', "3"))) == 1
 
 
 # Files, the environment and secrets
@@ -333,6 +422,26 @@ def test_a_token_that_is_not_there_is_known_at_the_start(tmp_path: Path, source:
         load(path, {"TOKEN": ""})
 
 
+def test_secrets_that_are_not_there_are_told_with_everything_else(tmp_path: Path) -> None:
+    other = (
+        '[[forge]]\nkind = "forgejo"\nhost = "b.test"\ntoken_file = "/nowhere/t"\nwebhook_secret_env = "HOOK"\n'
+    )
+    text = 'colour = 1\n[database]\nurl_file = "/nowhere/url"\n' + FORGE + other
+    with pytest.raises(ConfigError) as caught:
+        load(written(tmp_path, text), {})
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith(f"{tmp_path}/t.toml: ") for line in lines)
+    wanted = [
+        "key colour",
+        "names $TOKEN",
+        "/nowhere/t cannot be read: No",
+        "names $HOOK",
+        "/nowhere/url cannot be",
+    ]
+    assert len(lines) == len(wanted), lines
+    assert all(part in line for part, line in zip(wanted, lines, strict=True)), lines
+
+
 @pytest.mark.parametrize("token", ["abc\nline2", "abc def", "abc\tdef", "äbc", "Bearer abc"])
 def test_what_no_token_is_is_refused_and_not_shown(tmp_path: Path, token: str) -> None:
     with pytest.raises(ConfigError, match=r"token_env \$TOKEN does not hold just a token") as caught:
@@ -364,6 +473,8 @@ def test_the_databases_url_comes_from_key_file_or_environment(tmp_path: Path) ->
 def test_an_agents_environment_is_what_its_lane_names() -> None:
     lane = LaneConfig(env={"A": "1"}, env_from=("KEY", "ABSENT", "A"))
     assert agent_environment(lane, {"KEY": "k", "A": "0", "OTHER": "o"}) == {"KEY": "k", "A": "1"}
+    assert unset_variables(lane, {"KEY": "k"}) == ["ABSENT"]
+    assert unset_variables(lane, {"KEY": ""}) == ["KEY", "ABSENT"]
 
 
 @pytest.mark.parametrize(
@@ -386,3 +497,52 @@ def test_a_long_password_of_a_database_is_a_secret_by_itself() -> None:
     url = "postgresql://u:long-enough%21-to-mask@h/db"
     secrets = Config(database=DatabaseConfig(url=url)).secrets()
     assert secrets == (url, "long-enough%21-to-mask", "long-enough!-to-mask")
+
+
+URLS = [
+    ("postgresql://u:s3cret@h:54x/db", "its port is no number between 1 and 65535; it looks like"),
+    ("postgresql://u:s3cret@h:99999/db", "its port is no number between 1 and 65535"),
+    ("postgresql://u:s3cret/word@h/db", "its port is no number .* write %3A for :, %2F for /"),
+    ("postgresql://u:s3cret%zz@h/db", "invalid percent-encoded token; it looks like"),
+    ("postgresql://u:s3cret@[h/db", r"end of string reached .* in IPv6 host address in URI; it looks like"),
+    ("postgresql://u:s3cret@h/db?nonsense=1", "invalid URI query parameter; it looks like"),
+    ("mysql://u:s3cret@h/db", "it is no URL and no list of parameters; it looks like"),
+    ("host=h password='s3cret", "unterminated quoted string in connection info string; it looks like"),
+    ("postgresql://u:s3cret@h/db?sslmode=on", "its sslmode is none of disable, allow,"),
+    ("postgresql://u:s3cret@h/db?connect_timeout=soon", "its connect_timeout is no whole number"),
+    ("host=a,b,c port=1,2 password=s3cret", "it has 2 ports for 3 hosts; give one a host"),
+]
+
+
+@pytest.mark.parametrize(("url", "message"), URLS)
+def test_a_database_url_that_cannot_be_used_is_known_when_it_is_read(
+    tmp_path: Path, url: str, message: str
+) -> None:
+    file = tmp_path / "url"
+    file.write_text(url)
+    for key, text, environ in (
+        ("database.url", f'[database]\nurl = """{url}"""', {}),
+        ("database.url (from $TIRELESS_DATABASE_URL)", "", {"TIRELESS_DATABASE_URL": url}),
+        (f"database.url (from database.url_file {file})", f'[database]\nurl_file = "{file}"', {}),
+    ):
+        where = re.escape(f"{tmp_path}/t.toml: {key} cannot be used: ")
+        with pytest.raises(ConfigError, match=f"^{where}{message}") as caught:
+            load(written(tmp_path, text), environ)
+        assert not re.search("s3cret|word@", str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql:///tireless?host=/run/postgresql",
+        "postgresql://u:p%40%2F%3A@db.test:5432/tireless?sslmode=verify-full&connect_timeout=3",
+        "postgres://u@h",
+        "postgresql://u@[::1]:5432/x",
+        "postgresql://a:1,b:2/x?target_session_attrs=read-write",
+        "host=a,b port=5432 dbname=x",
+        "hostaddr=127.0.0.1 port='' dbname=x",
+        "service=tireless",
+    ],
+)
+def test_every_form_that_libpq_takes_is_taken(tmp_path: Path, url: str) -> None:
+    assert load(written(tmp_path, ""), {"TIRELESS_DATABASE_URL": url}).database.url == url

@@ -65,6 +65,17 @@ def test_what_must_be_read_in_full_goes_on_below(monkeypatch: pytest.MonkeyPatch
     assert text.splitlines() == ["CHECK  DETAIL", "git    not on PATH; install it,", "       please"]
 
 
+def test_rows_are_shown_as_they_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show = wide(monkeypatch, 32).rows_as_they_come(["CHECK", "DETAIL"], [5])
+    assert capsys.readouterr().out == "CHECK  DETAIL\n"
+    show(["git", "not on PATH; install it, please"])
+    assert capsys.readouterr().out == "git    not on PATH; install it,\n       please\n"
+    Output(as_json=True).rows_as_they_come(["CHECK"], [])(["git"])
+    assert capsys.readouterr().out == ""
+
+
 def test_what_is_piped_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "10")
     assert "x" * 50 in Output(as_json=False).table(["TITLE"], [["x" * 50]])

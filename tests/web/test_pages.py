@@ -66,6 +66,15 @@ ALLOWED = {
 }
 
 
+def test_overview_shows_a_host_that_drains(site: Site, rows: Rows) -> None:
+    rows.add("worker", id="host/1", host="build-<7>", role="runner", lane="claude_code", pid=7, version="0")
+    rows.running()
+    assert "draining" not in parsed(site.ask("/").body).text
+    rows.conn.execute(b"update worker set draining_since = now() - interval '125 seconds'")
+    said = "draining: host build-<7> takes nothing new and waits for 1 job, since 2 min ago."
+    assert said in parsed(site.ask("/").body).text
+
+
 def test_overview_shows_what_is_going_on(site: Site, rows: Rows) -> None:
     running = rows.running(title="Fix the door", phase="verify", attempts=2)
     rows.job(title="Waits its turn", lane="opencode", kind="plan")

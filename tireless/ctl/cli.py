@@ -1,4 +1,4 @@
-"""Arguments in, exit code out. What goes wrong is told on stderr, in one line, with the way out."""
+"""Arguments in, exit code out. What goes wrong is told on stderr, one line a fault, with the way out."""
 
 from __future__ import annotations
 
@@ -71,7 +71,18 @@ def parser() -> argparse.ArgumentParser:
     group = Group(top, common)
     for module in (migrate, repos, lanes, jobs, logs, explain, status, doctor):
         module.register(group)
+    _register_by_their_other_names(group)
     return top
+
+
+def _register_by_their_other_names(top: Group) -> None:
+    """One way to say it for all three: `job list` as `repo list` has it, `repos` as `jobs` has it."""
+    job = top.group("job", "what is done about jobs, as a group: list, show, logs, explain, cancel, retry")
+    jobs.register(job, listed_by="list")
+    for module in (logs, explain):
+        module.register(job)
+    top.add("repos", repos.run_list, "the same as repo list")
+    top.add("lanes", lanes.run_list, "the same as lane list")
 
 
 def _take_options(target: argparse.ArgumentParser, source: argparse.ArgumentParser) -> None:
@@ -124,5 +135,6 @@ def _run(args: argparse.Namespace) -> int:
         return 130
     except (TirelessError, psycopg.Error) as e:
         code, text = failure(e)
-        print(f"tireless-ctl: {text}", file=sys.stderr)
+        for line in text.splitlines() if code == Exit.CONFIG else [text]:
+            print(f"tireless-ctl: {line}", file=sys.stderr)
         return code

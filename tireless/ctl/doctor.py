@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import stat
@@ -11,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -23,17 +25,26 @@ from tireless.agents import presence
 from tireless.agents.base import AgentMissing
 from tireless.agents.environment import lane_program
 from tireless.agents.sandbox import Sandbox
-from tireless.config import Config, ConfigError, ForgeConfig, LaneConfig, SandboxMode
+from tireless.config import (
+    Config,
+    ConfigError,
+    ForgeConfig,
+    LaneConfig,
+    SandboxMode,
+    token_source,
+    unset_variables,
+)
 from tireless.ctl.commands import Group
 from tireless.ctl.output import Cell, clean, plural, seconds
 from tireless.ctl.session import Exit, Session, clock, failure
 from tireless.ctl.status import describe_sandbox, look, walls
 from tireless.entities import AgentKind, TirelessError
-from tireless.forge import ForgeError, client_for
+from tireless.forge import Forbidden, ForgeError, Unauthorized, client_for
 from tireless.store import migrate
 from tireless.store.connection import NoDatabase
 from tireless.store.listen import Listener
 from tireless.store.queries import Connection
+from tireless.workspace import Room
 from tireless.workspace.command import MIN_GIT
 
 MORE = """\
@@ -45,9 +56,9 @@ examples
   tireless-ctl doctor --json | jq '.checks[] | select(.level != "ok")'
 """
 LEAST_SERVER = 160000
-FREE_WARN, FREE_FAIL = 5 << 30, 500 << 20  # bytes under the state directory
+FREE_WARN = 5 << 30  # bytes under the state directory
 CLOCK_WARN_SECONDS = 5.0
-VERSION_SECONDS = 30.0
+VERSION_SECONDS = 10.0
 
 
 class Level(StrEnum):
@@ -68,18 +79,41 @@ def register(group: Group) -> None:
 
 
 def run(session: Session) -> int:
-    checks = [*_machine(session.config), *_database(session), *_agents(session.config), *_forges(session)]
-    failed = any(check.level is Level.FAIL for check in checks)
+    """Each line is there as soon as it is known: what takes long is seen to."""
     tones = {Level.OK: "good", Level.WARN: "busy", Level.FAIL: "bad"}
-    rows: list[list[Cell | str]] = [
-        [Cell(c.level.value, tones[c.level]), c.name, clean(c.detail)] for c in checks
-    ]
+    widths = (max(map(len, Level)), max(map(len, _names(session.config))))
+    show = session.out.rows_as_they_come(["", "CHECK", "DETAIL"], widths)
+    checks = []
+    for check in _checks(session):
+        checks.append(check)
+        show([Cell(check.level.value, tones[check.level]), check.name, clean(check.detail)])
+    failed = any(check.level is Level.FAIL for check in checks)
     document = {
         "ok": not failed,
         "checks": [{"name": c.name, "level": c.level.value, "detail": c.detail} for c in checks],
     }
-    session.out.give(document, session.out.table(["", "CHECK", "DETAIL"], rows, fold=True))
+    session.out.give(document, "")
     return Exit.REFUSED if failed else Exit.OK
+
+
+def _checks(session: Session) -> Iterator[Check]:
+    yield from _machine(session.config)
+    yield from _database(session)
+    yield from _agents(session.config)
+    yield from _forges(session)
+
+
+def _names(config: Config) -> list[str]:
+    """The longest names of checks that there can be."""
+    return ["notifications", *map(_lane_name, config.lane), *map(_forge_name, config.forge)]
+
+
+def _lane_name(kind: AgentKind) -> str:
+    return f"lane {kind}"
+
+
+def _forge_name(entry: ForgeConfig) -> str:
+    return f"forge {entry.kind}:{entry.host}"
 
 
 # -- this machine -----------------------------------------------------------------------------------------
@@ -101,10 +135,12 @@ def _state_dir(config: Config) -> Check:
     there = place if place.exists() else next(p for p in place.parents if p.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         return Check("state_dir", Level.FAIL, f"{there} is not writable for this user; set state_dir")
-    free = shutil.disk_usage(there).free
-    level = Level.FAIL if free < FREE_FAIL else Level.WARN if free < FREE_WARN else Level.OK
+    room = Room(there, config.runner.min_free_mb << 20)
+    if room.short:
+        return Check("state_dir", Level.FAIL, f"{place}: no work begins: {room}")
     made = "" if place.exists() else ", made at the first start"
-    return Check("state_dir", level, f"{place}{made}; {free / (1 << 30):.1f} GiB free")
+    level = Level.WARN if room.free_bytes < FREE_WARN else Level.OK
+    return Check("state_dir", level, f"{place}{made}; {room.free_bytes / (1 << 30):.1f} GiB free")
 
 
 def _git() -> Check:
@@ -253,27 +289,41 @@ def _work(session: Session, conn: Connection) -> Iterator[Check]:
 
 
 def _agents(config: Config) -> Iterator[Check]:
+    """All are asked at once: one that does not answer keeps no other waiting."""
     try:
         sandbox = walls(config)
     except ConfigError:  # that is a check of its own
         sandbox = Sandbox(config.sandbox)
-    for kind, lane in config.lane.items():
-        if lane.processes == 0:
-            yield Check(f"lane {kind}", Level.OK, "not on this host")
-        else:
-            yield _agent(kind, lane, sandbox)
+    asked = []
+    with ThreadPoolExecutor(len(config.lane)) as pool:
+        for kind, lane in config.lane.items():
+            if lane.processes == 0:
+                yield Check(_lane_name(kind), Level.OK, "not on this host")
+            else:
+                asked.append(pool.submit(_agent, kind, lane, sandbox))
+        for answer in as_completed(asked):
+            yield answer.result()
 
 
 def _agent(kind: AgentKind, lane: LaneConfig, sandbox: Sandbox) -> Check:
-    name = f"lane {kind}"
+    name = _lane_name(kind)
     try:
         program = lane_program(lane, kind)
         presence.demand(lane, kind, sandbox)
     except AgentMissing as e:
         return Check(name, Level.FAIL, str(e))
+    began = time.monotonic()
     version = _version_of(list(program.argv))
-    text = f"{Path(program.argv[0])} {version}" if version else f"{program.argv[0]} does not tell its version"
-    missing = [variable for variable in lane.env_from if variable not in os.environ]
+    text = f"{Path(program.argv[0])} {version}"
+    if version is None:
+        silent = time.monotonic() - began >= VERSION_SECONDS
+        said = (
+            f"gives no answer to --version within {VERSION_SECONDS:g} s"
+            if silent
+            else "does not tell its version"
+        )
+        text = f"{shlex.join(program.argv)} {said}"
+    missing = unset_variables(lane)
     if missing:
         text += f"; lane.{kind}.env_from names {', '.join(missing)}, not set here"
     elif not lane.env_from and not lane.env:
@@ -286,9 +336,12 @@ def _forges(session: Session) -> Iterator[Check]:
     if not session.config.forge:
         yield Check("forges", Level.FAIL, "the configuration has no [[forge]]; add one with its token")
     for entry in session.config.forge:
-        name = f"forge {entry.kind}:{entry.host}"
+        name = _forge_name(entry)
         try:
             text = _whose_token(session, entry)
+        except (Unauthorized, Forbidden) as e:
+            yield Check(name, Level.FAIL, f"{e}; the token is from {token_source(entry)}")
+            continue
         except (ConfigError, ForgeError) as e:
             yield Check(name, Level.FAIL, str(e))
             continue

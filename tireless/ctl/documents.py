@@ -9,7 +9,7 @@ from uuid import UUID
 
 from tireless.entities import AgentRun, ForgeWrite, IssueRef, Job, JobEvent, Lane, TrackedRepo
 from tireless.store.budgets import Spent
-from tireless.store.workers import Worker
+from tireless.store.workers import Draining, Worker
 
 _JOB_KEYS = (
     "id title kind state lane priority run_at attempts max_attempts claimed_by claim_expires_at slot phase "
@@ -109,5 +109,9 @@ def lane(value: Lane) -> dict[str, Any]:
 
 
 def worker(value: Worker, alive: bool) -> dict[str, Any]:
-    keys = "id host role lane pid version started_at seen_at job_id waits_for"
+    keys = "id host role lane pid version started_at seen_at job_id waits_for draining_since"
     return {**_pick(value, keys), "alive": alive}
+
+
+def draining(value: Draining) -> dict[str, Any]:
+    return _pick(value, "host since jobs")

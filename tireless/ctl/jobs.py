@@ -61,8 +61,8 @@ _LIVE = [state for state in JobState if not state.terminal]
 _SHOWN_EVENTS = 12
 
 
-def register(group: Group) -> None:
-    listing = group.add("jobs", run_jobs, "what waits, runs and has ended", JOBS_MORE)
+def register(group: Group, listed_by: str = "jobs") -> None:
+    listing = group.add(listed_by, run_jobs, "what waits, runs and has ended", JOBS_MORE)
     listing.add_argument("--state", type=_states, metavar="STATE[,STATE]", help="only these states")
     listing.add_argument("--lane", type=lookup.lane, metavar="LANE", help="only this lane")
     listing.add_argument("--repo", metavar="REPO", help="only this repository")

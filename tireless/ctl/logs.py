@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 from uuid import UUID
@@ -22,8 +23,8 @@ from tireless.config import Config, ConfigError, agent_environment, with_token
 from tireless.ctl import documents, lookup
 from tireless.ctl.commands import Group
 from tireless.ctl.jobs import event_line
-from tireless.ctl.output import clean
-from tireless.ctl.session import Exit, Refused, Session, Usage
+from tireless.ctl.output import age, clean, when
+from tireless.ctl.session import Exit, Refused, Session, Usage, clock
 from tireless.entities import AgentRun, Job
 from tireless.redact import Redactor, secrets_in
 from tireless.store import jobs, migrate, runs
@@ -73,19 +74,29 @@ def run(session: Session) -> int:
 
 
 def _print(session: Session, log: _Log, link: Link) -> None:
-    """All that is there; with --follow, what comes until the job has ended."""
+    """All that is there; with --follow, what comes until the job has ended. Of a run that has said nothing so far
+    stderr gets a line, once: what is printed is what was said."""
+    silent: list[str] | None = None
 
     def look() -> bool:
+        nonlocal silent
         with link.connection() as conn:
-            return log.step(conn)
+            ended = log.step(conn)
+            if silent is None:
+                silent = log.silent(clock(conn))
+            return ended
 
+    told = False
     while True:
         ended = through_outage(look, what="logs", sleep=time.sleep, give_up_after=OUTAGE_SECONDS)
         sys.stdout.flush()
+        for line in [] if told else silent or []:
+            print(line, file=sys.stderr, flush=True)
+        told = True
         if ended or not session.args.follow:
             break
         time.sleep(FOLLOW_SECONDS)
-    if session.args.raw and not log.streams:
+    if session.args.raw and not log.streams and not silent:
         raise Refused(log.nothing())
 
 
@@ -106,6 +117,7 @@ class _Log:
         self._job_id = job_id
         self._last_event = 0
         self._runs: list[AgentRun] = []
+        self._spoken: set[UUID] = set()
         self._redact = _redactor(session.config)
         self.streams: dict[UUID, _Stream] = {}
 
@@ -145,17 +157,30 @@ class _Log:
             f"{hosts}, and workspaces are kept for {self._config.runner.keep_workspace_days:g} days"
         )
 
+    def silent(self, now: datetime) -> list[str]:
+        """A line for each run that goes on and of which nothing was printed."""
+        return [
+            f"run {str(run.id)[:8]} of {run.agent} {self._silence(run)}; it has run on {clean(run.host)} since "
+            f"{when(run.started_at)} ({age(run.started_at, now)})"
+            for run in self._runs
+            if run.ended_at is None and run.id not in self._spoken
+        ]
+
+    def _silence(self, run: AgentRun) -> str:
+        here = run.id in self.streams or run.host == self._config.host
+        return "has said nothing yet" if here else "keeps what it says on its own machine"
+
     def _say(self, run: AgentRun, ended: bool) -> None:
-        fresh = run.id not in self.streams
         if self._raw:
             for line in self._raw_lines(run, ended):
+                self._spoken.add(run.id)
                 print(line)
             return
-        said = list(self._read(run, ended))
-        if fresh and run.id in self.streams:
-            print(f"-- what {run.agent} said in run {str(run.id)[:8]} on {clean(run.host)}")
-        for event in said:
+        for event in self._read(run, ended):
             if event.text and event.kind is not EventKind.OTHER:
+                if run.id not in self._spoken:
+                    self._spoken.add(run.id)
+                    print(f"-- what {run.agent} said in run {str(run.id)[:8]} on {clean(run.host)}")
                 print(f"   {event.kind.value:<12} {clean(self._redact(event.text), 400)}")
 
     def _read(self, run: AgentRun, ended: bool) -> Iterator[Event]:

@@ -13,7 +13,7 @@ import shutil
 import sys
 import textwrap
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -60,17 +60,36 @@ class Output:
     def table(self, head: Sequence[str], rows: Sequence[Sequence[Cell | str]], fold: bool = False) -> str:
         """Aligned columns. Those on the right are cut where the terminal ends, with `fold` the last one goes on
         below itself instead."""
-        cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
-        texts = [[clean(cell.text) or "-" for cell in row] for row in cells]
+        texts = [[clean(_cell(cell).text) or "-" for cell in row] for row in rows]
         widths = [max(_columns(t) for t in column) for column in zip(head, *texts, strict=True)]
         widths = _fitted(widths, self._width)
-        lines = [_line(list(head), widths, [self.paint("dim")] * len(head))]
-        for row, shown in zip(cells, texts, strict=True):
-            codes = [self.paint(cell.tone) for cell in row]
-            first, *more = _folded(shown[-1], widths[-1]) if fold else [shown[-1]]
-            lines.append(_line([*shown[:-1], first], widths, codes))
-            lines += [_line([*[""] * (len(shown) - 1), part], widths, [""] * len(shown)) for part in more]
+        lines = [self._head(head, widths), *(line for row in rows for line in self._row(row, widths, fold))]
         return "\n".join(lines)
+
+    def rows_as_they_come(
+        self, head: Sequence[str], widths: Sequence[int]
+    ) -> Callable[[Sequence[Cell | str]], None]:
+        """Print a table's head, and each row when it is given, at once, its last column going on below itself. The
+        widths of the columns before that one are known beforehand. In JSON nothing is printed."""
+        fitted = _fitted([*widths, self._width or sys.maxsize], self._width)
+
+        def show(row: Sequence[Cell | str]) -> None:
+            if not self.as_json:
+                print("\n".join(self._row(row, fitted, fold=self._width is not None)), flush=True)
+
+        if not self.as_json:
+            print(self._head(head, fitted), flush=True)
+        return show
+
+    def _head(self, head: Sequence[str], widths: Sequence[int]) -> str:
+        return _line(list(head), widths, [self.paint("dim")] * len(head))
+
+    def _row(self, row: Sequence[Cell | str], widths: Sequence[int], fold: bool) -> list[str]:
+        cells = [_cell(cell) for cell in row]
+        shown = [clean(cell.text) or "-" for cell in cells]
+        first, *more = _folded(shown[-1], widths[-1]) if fold else [shown[-1]]
+        lines = [_line([*shown[:-1], first], widths, [self.paint(cell.tone) for cell in cells])]
+        return lines + [_line([*[""] * (len(shown) - 1), part], widths, [""] * len(shown)) for part in more]
 
     def facts(self, pairs: Sequence[tuple[str, Any]]) -> str:
         """Names and values, one a line; what is None is left out."""
@@ -81,6 +100,10 @@ class Output:
     def paint(self, tone: str | None) -> str:
         """The escape code of a tone, or nothing."""
         return _COLOURS[tone] if self._colour and tone else ""
+
+
+def _cell(cell: Cell | str) -> Cell:
+    return cell if isinstance(cell, Cell) else Cell(cell)
 
 
 def _line(texts: Sequence[str], widths: Sequence[int], codes: Sequence[str]) -> str:

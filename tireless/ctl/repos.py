@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, time
 from typing import Any
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 from tireless.budgeting import follow_budget
-from tireless.config import ConfigError
+from tireless.config import ConfigError, token_source
 from tireless.ctl import documents, lookup
 from tireless.ctl.commands import Group
 from tireless.ctl.lanes import daily_jobs, daily_usd, today
@@ -21,7 +22,7 @@ from tireless.ctl.output import Cell, age, clean, plural, seconds, when
 from tireless.ctl.session import Exit, Refused, Session, Usage, clock
 from tireless.delivery import writes_for_end
 from tireless.entities import PollResult, RepoRef, Repository, TrackedRepo
-from tireless.forge import Forbidden, ForgeClient, ForgeError, Unreachable, client_for
+from tireless.forge import Forbidden, ForgeClient, ForgeError, Unauthorized, Unreachable, client_for
 from tireless.store import budgets, intake, jobs, repos
 from tireless.store.budgets import Spent
 from tireless.store.queries import Connection
@@ -44,6 +45,7 @@ examples
   tireless-ctl repo set acme/site --interval 300 --verify "npm test"
   tireless-ctl repo set acme/site --quiet off --max-running none --verify ""
   tireless-ctl repo set acme/site --daily-usd 5 --daily-jobs 10
+  tireless-ctl repo set acme/site --make-labels
 """
 RESUME_MORE = """\
 A repository is held when its budget of the day is used up, until that day ends (UTC) or repo set --daily-usd or
@@ -62,11 +64,12 @@ def register(top: Group) -> None:
     _settings(add)
     add.add_argument("--disabled", action="store_true", help="do not poll it yet; repo enable does")
     add.add_argument("--offline", action="store_true", help="do not ask the forge for it")
-    add.add_argument("--make-labels", action="store_true", help="make the labels of [labels] on the forge")
+    _labels(add)
     group.add("list", run_list, "what is watched, and how its last poll went")
     change = group.add("set", run_set, "change settings of a repository", SET_MORE)
     change.add_argument("repo", metavar="REPO")
     _settings(change)
+    _labels(change)
     remove = group.add("remove", run_remove, "watch a repository no more", REMOVE_MORE)
     remove.add_argument("repo", metavar="REPO")
     remove.add_argument("--cancel", action="store_true", help="cancel its jobs that wait or run")
@@ -100,6 +103,12 @@ def _settings(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--branch", help="the branch that work starts from and pull requests go to")
     command.add_argument("--clone-url", type=_clone_url, metavar="URL", help="where git finds it")
+
+
+def _labels(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--make-labels", action="store_true", help="make the labels of [labels] that the forge lacks"
+    )
 
 
 def _interval(text: str) -> int:
@@ -171,22 +180,32 @@ def run_add(session: Session) -> int:
 
 def _asked(session: Session, ref: RepoRef) -> Repository:
     """The repository as its forge has it, fit to be worked on."""
-    client = client_for(session.forge(ref.forge, ref.host))
-    try:
+    with _forge(session, ref, "add it with --offline") as client:
         found = client.get_repository(ref)
         if session.args.make_labels:
             _make_labels(session, client, found.ref)
-    except Unreachable as e:
-        raise Refused(f"{e}; try again, or add it with --offline") from e
-    except ForgeError as e:
-        raise Refused(f"{e}; check the name and the token's rights, or add it with --offline") from e
-    finally:
-        client.close()
     if found.archived:
         raise Refused(f"{found.ref} is archived: nothing can be pushed to it")
     if found.empty:
         raise Refused(f"{found.ref} is empty: push a first commit, so that there is a branch to work from")
     return found
+
+
+@contextlib.contextmanager
+def _forge(session: Session, ref: RepoRef, otherwise: str) -> Iterator[ForgeClient]:
+    """Who asks the repository's forge. What goes wrong there is Refused, with the way out."""
+    entry = session.forge(ref.forge, ref.host)
+    client = client_for(entry)
+    try:
+        yield client
+    except Unreachable as e:
+        raise Refused(f"{e}; try again, or {otherwise}") from e
+    except Unauthorized as e:
+        raise Refused(f"{e}; the token is from {token_source(entry)}") from e
+    except ForgeError as e:
+        raise Refused(f"{e}; check the name and the token's rights, or {otherwise}") from e
+    finally:
+        client.close()
 
 
 def _make_labels(session: Session, client: ForgeClient, ref: RepoRef) -> None:
@@ -307,15 +326,20 @@ def _state(repo: TrackedRepo) -> Cell:
 
 
 def run_set(session: Session) -> int:
+    args = session.args
     with session.database() as conn:
-        repo = lookup.repo(conn, session.args.repo, session.config)
+        repo = lookup.repo(conn, args.repo, session.config)
         before = settings_of(repo)
-        settings = _changed(before, session.args)
-        if settings == before:
+        settings = _changed(before, args)
+        if settings == before and not args.make_labels:
             raise Usage("nothing to change; give --interval, --quiet, --verify … (see --help)")
-        changed = _with_zone(session.args.zone, lambda: _update(conn, repo.id, before, settings))
+        if args.make_labels:
+            with _forge(session, repo.ref, "make them by hand") as client:
+                _make_labels(session, client, repo.ref)
+        changed = _with_zone(args.zone, lambda: _update(conn, repo.id, before, settings))
         _wake(conn, repo)
-    return _told(session, changed, repo, "changed")
+    what = "changed" if settings != before else "made the labels of"
+    return _told(session, changed, repo, what)
 
 
 def _update(conn: Connection, repo_id: int, before: RepoSettings, settings: RepoSettings) -> TrackedRepo | None:

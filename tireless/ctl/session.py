@@ -97,11 +97,12 @@ class Session:
         return with_token(self.config, self.config.forge_for(forge, host), os.environ)
 
     def is_alive(self, worker: Worker, now: datetime) -> bool:
-        """Whether a process is there: for sure on this host, and by when it was seen on others."""
+        """Whether a process is there: for sure on this host, and by when it was seen on others, or by the job that it
+        holds: a runner says that it is there between jobs, and while it works the lease of its job says it."""
         dead = process.is_dead(worker.id, self.config.host)
         if dead is not None:
             return not dead
-        return (now - worker.seen_at).total_seconds() < SEEN_SECONDS
+        return worker.job_id is not None or (now - worker.seen_at).total_seconds() < SEEN_SECONDS
 
     def living(self, conn: Connection) -> list[Worker]:
         """The processes that are there, of all hosts."""

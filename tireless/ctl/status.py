@@ -22,7 +22,7 @@ from tireless.entities import AgentKind, JobState, Lane, PollResult, TrackedRepo
 from tireless.store import budgets, jobs, lanes, repos, workers, writes
 from tireless.store.budgets import Spent
 from tireless.store.queries import Connection
-from tireless.store.workers import Worker
+from tireless.store.workers import Draining, Worker
 
 MORE = """\
 Processes of this host are looked for; those of others count as alive if they were seen in the last three minutes.
@@ -57,6 +57,10 @@ class Picture:
         """Host, lane and reason of the runners that take no work."""
         found = [(w.host, str(w.lane), w.waits_for) for w, alive in self.workers if alive and w.waits_for]
         return list(dict.fromkeys(found))
+
+    @property
+    def draining(self) -> list[Draining]:
+        return workers.draining(worker for worker, alive in self.workers if alive)
 
     @property
     def held_repos(self) -> list[TrackedRepo]:
@@ -117,6 +121,7 @@ def _document(session: Session, picture: Picture) -> dict[str, Any]:
         "host": session.config.host,
         "lanes": lane_documents(picture.lanes, picture.spent, picture.runners),
         "workers": [documents.worker(w, alive) for w, alive in picture.workers],
+        "draining": [documents.draining(host) for host in picture.draining],
         "jobs": {state.value: picture.jobs.get(state, 0) for state in JobState},
         "after_fault": {"jobs": picture.after_fault[0], "newest": picture.after_fault[1]},
         "writes": {
@@ -134,6 +139,7 @@ def _document(session: Session, picture: Picture) -> dict[str, Any]:
 def _page(session: Session, picture: Picture) -> str:
     out = session.out
     parts = [lane_table(session, picture.lanes, picture.spent, picture.runners), _workers(session, picture)]
+    parts += [out.fit(_drains(host, picture.now)) for host in picture.draining]
     queue = ", ".join(f"{n} {state}" for state in JobState if (n := picture.jobs.get(state, 0))) or "no job yet"
     waiting, refused = (picture.writes.get(s, 0) for s in (WriteState.WAITING, WriteState.REFUSED))
     enabled = sum(r.schedule.enabled for r in picture.repos)
@@ -177,7 +183,7 @@ def _workers(session: Session, picture: Picture) -> str:
             w.host,
             f"{w.role} {w.lane}" if w.lane else w.role.value,
             str(w.pid),
-            _worker_state(w, alive),
+            _state(w, alive),
             age(w.seen_at, picture.now),
             str(w.job_id)[:8] if w.job_id else "",
         ]
@@ -186,10 +192,19 @@ def _workers(session: Session, picture: Picture) -> str:
     return session.out.table(["HOST", "WORKER", "PID", "STATE", "SEEN", "JOB"], rows)
 
 
-def _worker_state(worker: Worker, alive: bool) -> Cell:
+def _state(worker: Worker, alive: bool) -> Cell:
     if not alive:
         return Cell("gone", "bad")
-    return Cell("alive", "good") if worker.waits_for is None else Cell("waits", "bad")
+    if worker.waits_for is not None:
+        return Cell("waits", "bad")
+    return Cell("draining", "busy") if worker.draining_since is not None else Cell("alive", "good")
+
+
+def _drains(host: Draining, now: datetime) -> str:
+    since = f"since {when(host.since)} ({age(host.since, now)})"
+    return clean(
+        f"host {host.host} drains {since}: it takes nothing new and waits for {plural(host.jobs, 'job')}"
+    )
 
 
 def _trouble_row(repo: TrackedRepo, now: datetime) -> list[Cell | str]:

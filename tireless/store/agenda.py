@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from tireless.store.claims import WORDS_KNOWN
 from tireless.store.queries import Connection, row
 
 
@@ -32,6 +33,6 @@ class Agenda:
 def look(conn: Connection, since: datetime | None = None, *, pulse: bool = False) -> Agenda:
     """Also wakes the runners of lanes in which a backoff has ended after `since`, or ever, and sends the listeners'
     pulse if that is wanted (store/listen.py)."""
-    found = row(conn, "agenda", {"since": since, "pulse": pulse})
+    found = row(conn, "agenda", {"since": since, "pulse": pulse, **WORDS_KNOWN})
     assert found is not None
     return Agenda(**found)

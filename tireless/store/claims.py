@@ -38,7 +38,7 @@ KNOWN = {
     "forges": array(Forge),
     "phases": array(Phase),
 }  # what this build understands
-_AGENTS = array(AgentKind)
+WORDS_KNOWN = {"agents": array(AgentKind), **KNOWN}  # what words_known.sql asks for
 
 
 def claim_next(
@@ -263,8 +263,7 @@ def _take_back(
         "event": event,
         "backoff": backoff_seconds,
         "actor": actor,
-        "agents": _AGENTS,
-        **KNOWN,
+        **WORDS_KNOWN,
     }
     with conn.transaction():
         jobs = [decode.job(r) for r in rows(conn, "expire_stale_claims", params)]

@@ -156,6 +156,7 @@ class WorkerStatus:
     seen_at: datetime
     job_id: UUID | None
     waits_for: str | None
+    draining_since: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 from uuid import UUID
 
 from tireless import __version__
@@ -25,6 +26,46 @@ class Worker:
     seen_at: datetime
     job_id: UUID | None
     waits_for: str | None = None  # why it takes no work, if that is its host's own matter
+    draining_since: datetime | None = None  # it finishes its job, and then leaves
+
+
+class _Present(Protocol):
+    """What is asked of a worker here, however it was read."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def job_id(self) -> UUID | None: ...
+    @property
+    def draining_since(self) -> datetime | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """A host whose supervisor takes nothing new and waits for `jobs` to end."""
+
+    host: str
+    since: datetime
+    jobs: int
+
+
+def draining(present: Iterable[_Present]) -> list[Draining]:
+    """The hosts that drain, by the processes that are there; pure. One that has nothing left to wait for leaves at
+    once, and is none."""
+    hosts: dict[str, list[_Present]] = {}
+    for worker in present:
+        if worker.job_id is not None:
+            hosts.setdefault(worker.host, []).append(worker)
+    return [
+        Draining(host, min(since), len(busy))
+        for host, busy in sorted(hosts.items())
+        if (since := [w.draining_since for w in busy if w.draining_since is not None])
+    ]
+
+
+def say_draining(conn: Connection, worker_id: str) -> None:
+    """Say that a process that is there finishes what it has in hand and then leaves. Repeated, it changes nothing."""
+    run(conn, "say_draining", {"id": worker_id})
 
 
 def register(
@@ -60,6 +101,7 @@ def of_host(conn: Connection, host: str | None = None) -> list[Worker]:
             r["seen_at"],
             r["job_id"],
             r["waits_for"],
+            draining_since=r["draining_since"],
         )
         for r in rows(conn, "workers", {"host": host})
     ]

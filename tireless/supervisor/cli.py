@@ -78,6 +78,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _lacking(loaded: Config) -> list[str]:
+    """What the lanes of this host pass on to their agents and is not there, for people."""
+    return [
+        f"lane.{kind}.env_from names ${name}, which is not set: the lane's agents go without"
+        for kind, lane in loaded.lane.items()
+        if lane.processes > 0
+        for name in config.unset_variables(lane)
+    ]
+
+
 def main(
     argv: Sequence[str] | None = None,
     *,
@@ -90,9 +100,13 @@ def main(
     try:
         loaded = config.load(args.config, os.environ)
     except ConfigError as e:
-        print(f"tireless-supervisor: {e}", file=sys.stderr)
+        for line in str(e).splitlines():
+            print(f"tireless-supervisor: {line}", file=sys.stderr)
         return Exit.CONFIG
+    lacking = _lacking(loaded)
     if args.check_config:
+        for line in lacking:
+            print(f"tireless-supervisor: {line}", file=sys.stderr)
         print(f"{loaded.path or 'no file, defaults'}: good")
         return Exit.DRAINED
     logs = Logs(args.log_timestamps)
@@ -101,6 +115,8 @@ def main(
         log.warning("no configuration found (looked at %s); using defaults", config.looked_at())
     if not loaded.forge:
         log.warning("no [[forge]] is configured: nothing will be polled")
+    for line in lacking:
+        log.warning("%s", line)
 
     def reload(current: Config) -> Config:
         return logs.apply(check_reload(current, config.load(args.config, os.environ)))

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from tireless import __version__
+from tireless.store import workers
 from tireless.store.status import (
     FINISHED_JOBS,
     REPOS,
@@ -22,6 +23,7 @@ from tireless.store.status import (
     WorkerStatus,
     WriteStatus,
 )
+from tireless.store.workers import Draining
 from tireless.web.markup import Html, el, join, link, strange
 from tireless.web.style import STYLE
 
@@ -58,6 +60,7 @@ def overview_page(view: Overview, site_of: SiteOf) -> str:
     return _page(
         "tireless",
         view.now,
+        *(_drains(host, view.now) for host in workers.draining(view.workers)),
         _section("Lanes", _LANES, (_lane(lane, counts, view.now) for lane in view.lanes)),
         _section(live, _LIVE, (_live(job, view.now, site_of) for job in view.live)),
         _section("Forge writes that wait or were refused", _WRITES, _writes(view.writes, view.now, site_of)),
@@ -250,6 +253,18 @@ _WORKERS = (
     Column("job"),
     Column("waits for"),
 )
+
+
+def _drains(host: Draining, now: datetime) -> Html:
+    jobs = "1 job" if host.jobs == 1 else f"{host.jobs} jobs"
+    state = el("b", "draining", class_="warn")
+    return el(
+        "p",
+        state,
+        f": host {host.host} takes nothing new and waits for {jobs}, since ",
+        _ago(host.since, now),
+        ".",
+    )
 
 
 def _worker(worker: WorkerStatus, now: datetime) -> tuple[object, ...]:

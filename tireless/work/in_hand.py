@@ -51,8 +51,10 @@ class InHand:
         self.ctx.turn()
 
     def check(self) -> None:
-        """Whether the work may go on; a Leave if not."""
+        """Whether the work may go on; a Leave if not. It goes on while the host drains, which the row then says."""
         self.beat()
+        if self.ctx.draining:
+            self._keeper.drain()
         if self._keeper.lost:
             raise ClaimGone("a renewal matched no row")
         if not self._keeper.trusted:

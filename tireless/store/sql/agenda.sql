@@ -36,8 +36,13 @@ select clock.now as at,
             where w.state = 'waiting'
 -- include first_of_issue
        ) - clock.now)::float8 as write,
-       extract(epoch from (select min(claim_expires_at) from job where state in ('claimed', 'running'))
-                          - clock.now)::float8 as lease,
+       -- Of the jobs that expire_stale_claims.sql would take: for others it would be due until a newer program comes.
+       extract(epoch from (
+           select min(claim_expires_at)
+             from job
+            where state in ('claimed', 'running')
+-- include words_known
+       ) - clock.now)::float8 as lease,
        extract(epoch from (select min(held_until) from lane) - clock.now)::float8 as hold,
        exists (select from lane where hold_reason is not null) as held
   from clock

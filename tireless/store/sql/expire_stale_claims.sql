@@ -1,7 +1,6 @@
 -- The sweep, and the release of a dead worker's claims: both take a job away from who no longer works it.
 -- A job that has used up its attempts is failed instead of queued again, one that nobody wants is abandoned. Rows
--- locked by a completion that is under way are skipped: that completion, or the next sweep, is right about them. A
--- row with a word that this build does not know is left to the sweep of a newer one.
+-- locked by a completion that is under way are skipped: that completion, or the next sweep, is right about them.
 with stale as (
     select id,
            case when cancel_requested_at is not null then 'abandoned'
@@ -12,8 +11,7 @@ with stale as (
        and case when %(workers)s::text[] is null
                 then claim_expires_at < tireless_now()
                 else claimed_by = any(%(workers)s::text[]) end
-       and kind = any(%(kinds)s::text[]) and forge = any(%(forges)s::text[])
-       and phase = any(%(phases)s::text[]) and lane = any(%(agents)s::text[])
+-- include words_known
        for no key update skip locked
 ), moved as (
     update job
