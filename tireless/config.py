@@ -14,10 +14,8 @@ import os
 import re
 import socket
 import tomllib
-import types
-import typing
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from tireless import database_url
 from tireless.entities import AgentKind, Forge, TirelessError
 from tireless.labels import LabelProtocol
 from tireless.routing import RoutingTable
+from tireless.tables import NOTHING, Reading, build, entry_key, shown
 
 DEFAULT_PATHS = ("tireless.toml", "/etc/tireless/tireless.toml")
 
@@ -371,68 +370,37 @@ def load(path: Path | None, environ: Mapping[str, str], *, tokens: bool = True) 
             raise ConfigError(f"{found}: cannot be read: {e.strerror}") from e
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
             raise ConfigError(f"{found}: is not TOML: {e}") from e
-    reading = _Reading(found)
-    config = _parse(table, reading)
+    reading = Reading(_NOT_KEYS)
+    config = _parse(table, found, reading)
     if tokens:
-        config = replace(
-            config, forge=tuple(_with_secrets(e, key, environ, reading) for key, e in reading.entries.items())
-        )
+        entries = _forges(reading).items()
+        config = replace(config, forge=tuple(_with_secrets(e, key, environ, reading) for key, e in entries))
     config = replace(config, database=_with_url(config.database, environ, reading))
-    reading.judge()
+    _judge(found, reading)
     return config
 
 
 def parse(table: Mapping[str, Any], path: Path | None) -> Config:
     """The table of a file -> Config, without reading any secret; pure. ConfigError as `load` has it."""
-    reading = _Reading(path)
-    config = _parse(table, reading)
-    reading.judge()
+    reading = Reading(_NOT_KEYS)
+    config = _parse(table, path, reading)
+    _judge(path, reading)
     return config
 
 
-class _Reading:
-    """One reading of a configuration. What is wrong is collected, one fault a key, so that all of it can be told at
-    once; where a value is bad, its default stands in, so that what follows can still be read."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self.entries: dict[str, ForgeConfig] = {}  # by key, `forge[0] (git.example)`: bad ones have no place
-        self._faults: dict[str, str] = {}
-
-    def fault(self, key: str, text: str) -> None:
-        self._faults.setdefault(key, text)
-
-    def demand(self, ok: bool, key: str, value: object, rule: str) -> None:
-        if not ok:
-            self.fault(key, f"{key} is {_shown(value)}; {rule}")
-
-    def good(self, *keys: str) -> bool:
-        """Whether there is nothing wrong with any of them so far."""
-        return self._faults.keys().isdisjoint(keys)
-
-    def faults(self) -> int:
-        return len(self._faults)
-
-    def judge(self) -> None:
-        if self._faults:
-            where = self.path if self.path is not None else "configuration"
-            raise ConfigError("\n".join(f"{where}: {text}" for text in self._faults.values()))
-
-
-def _shown(value: object) -> str:
-    """A value as an error shows it: a password in a URL is none of its business."""
-    text = re.sub(r":/+.*@", "://…@", repr(value))
-    return re.sub(r"(password\s*=\s*).*", r"\1…", text, flags=re.IGNORECASE)
-
-
-_NOTHING: Any = object()  # in place of a value with a fault
-
-
-def _parse(table: Mapping[str, Any], reading: _Reading) -> Config:
-    built = _build(Config, table, reading, "")
-    config: Config = replace(Config() if built is _NOTHING else built, path=reading.path)
+def _parse(table: Mapping[str, Any], path: Path | None, reading: Reading) -> Config:
+    built = build(Config, table, reading)
+    config: Config = Config() if built is NOTHING else built
+    every_lane = {kind: config.lane.get(kind, LaneConfig()) for kind in AgentKind}
+    config = replace(config, path=path, lane=every_lane)
     _check(config, reading)
     return config
+
+
+def _judge(path: Path | None, reading: Reading) -> None:
+    if reading.faults:
+        where = path if path is not None else "configuration"
+        raise ConfigError("\n".join(f"{where}: {text}" for text in reading.faults))
 
 
 def _find(path: Path | None, environ: Mapping[str, str]) -> Path | None:
@@ -441,129 +409,6 @@ def _find(path: Path | None, environ: Mapping[str, str]) -> Path | None:
     if environ.get("TIRELESS_CONFIG"):
         return Path(environ["TIRELESS_CONFIG"])
     return next((Path(p) for p in DEFAULT_PATHS if Path(p).is_file()), None)
-
-
-def _build(cls: Any, table: Any, reading: _Reading, prefix: str) -> Any:
-    if not isinstance(table, Mapping):
-        reading.demand(False, prefix.rstrip("."), table, "it is a table of keys")
-        return _NOTHING
-    before = reading.faults()
-    hints = typing.get_type_hints(cls)
-    known = {f.name: f for f in fields(cls) if (cls, f.name) not in _NOT_KEYS}
-    for key in table:
-        if key not in known:
-            reading.fault(f"{prefix}{key}", f"unknown key {prefix}{key}{_suggest(key, known)}")
-    values: dict[str, Any] = {}
-    missing = False
-    for name, f in known.items():
-        required = f.default is MISSING and f.default_factory is MISSING
-        if name in table:
-            values[name] = _convert(hints[name], table[name], reading, f"{prefix}{name}")
-            missing |= required and values[name] is _NOTHING
-        elif required:
-            reading.fault(f"{prefix}{name}", f"{prefix}{name} is missing; add it")
-            missing = True
-    if missing:
-        return _NOTHING
-    try:
-        return cls(**{name: value for name, value in values.items() if value is not _NOTHING})
-    except ValueError as e:  # a dataclass that checks itself, such as LabelProtocol
-        if reading.faults() == before:  # a default that stands in proves nothing
-            reading.fault(prefix, str(e))
-        return _NOTHING
-
-
-_ALIKE = 0.8  # difflib's ratio: one letter wrong, missing, too many or moved in a word of six
-
-
-def _suggest(key: str, known: Iterable[str]) -> str:
-    """What was meant, if it is one slip away, or goes on where the key ends (`token` for `token_env`); or else all
-    that there is."""
-    import difflib
-
-    longer = [name for name in known if key and name.startswith(f"{key}_")]
-    near = difflib.get_close_matches(key, known, n=1, cutoff=_ALIKE) or longer
-    return f"; did you mean {' or '.join(near)}?" if near else f"; known here: {', '.join(sorted(known))}"
-
-
-def _convert(hint: Any, value: Any, reading: _Reading, key: str) -> Any:
-    """The value in its type; _NOTHING, and a fault, if it is none."""
-    origin = typing.get_origin(hint)
-    args = typing.get_args(hint)
-    if origin in (typing.Union, types.UnionType):
-        inner = [a for a in args if a is not type(None)]
-        return _convert(inner[0], value, reading, key)
-    if is_dataclass(hint):
-        return _build(hint, value, reading, f"{key}.")
-    if origin is tuple:
-        return _convert_list(args[0], value, reading, key)
-    if origin is not None and issubclass(origin, Mapping):
-        return _convert_table(args, value, reading, key)
-    if isinstance(hint, type) and issubclass(hint, StrEnum):
-        try:
-            return hint(value)
-        except ValueError:
-            reading.demand(False, key, value, f"it is one of {', '.join(repr(str(m)) for m in hint)}")
-            return _NOTHING
-    return _convert_scalar(hint, value, reading, key)
-
-
-def _convert_list(item: Any, value: Any, reading: _Reading, key: str) -> Any:
-    if not isinstance(value, list):
-        reading.demand(False, key, value, "it is a list")
-        return _NOTHING
-    found: list[Any] = []
-    for i, v in enumerate(value):
-        made = _convert(item, v, reading, _entry(key, i, v))
-        if made is not _NOTHING:
-            found.append(made)
-        if isinstance(made, ForgeConfig):
-            reading.entries[_entry(key, i, v)] = made
-    return tuple(found)
-
-
-def _entry(key: str, i: int, value: Any) -> str:
-    """Which entry of a list is meant: its place, and its host where it has one that may be shown."""
-    host = value.get("host") if isinstance(value, Mapping) else getattr(value, "host", None)
-    return f"{key}[{i}] ({host})" if isinstance(host, str) and host and "@" not in host else f"{key}[{i}]"
-
-
-def _convert_table(args: tuple[Any, ...], value: Any, reading: _Reading, key: str) -> Any:
-    if not isinstance(value, Mapping):
-        reading.demand(False, key, value, "it is a table")
-        return _NOTHING
-    result: dict[Any, Any] = {}
-    names = [str(kind) for kind in AgentKind]
-    for k, v in value.items():
-        if args[0] is AgentKind and k not in names:
-            there = " and ".join(f"[{key}.{name}]" for name in names)
-            reading.fault(f"{key}.{k}", f"[{key}.{k}] is none of the lanes that there are: {there}")
-            continue
-        made = _convert(args[1], v, reading, f"{key}.{k}")
-        if made is not _NOTHING:
-            result[args[0](k)] = made
-    if args[0] is AgentKind:
-        return {kind: result.get(kind, LaneConfig()) for kind in AgentKind}
-    return result
-
-
-_SCALARS: dict[Any, tuple[tuple[type, ...], str]] = {
-    str: ((str,), "a string"),
-    int: ((int,), "a whole number"),
-    float: ((int, float), "a number"),
-    bool: ((bool,), "true or false"),
-    Path: ((str,), "a path, as a string"),
-}
-
-
-def _convert_scalar(hint: Any, value: Any, reading: _Reading, key: str) -> Any:
-    allowed, what = _SCALARS[hint]
-    if not isinstance(value, allowed) or (isinstance(value, bool) and hint is not bool):
-        reading.demand(False, key, value, f"it is {what}")
-        return _NOTHING
-    if hint is Path:
-        return Path(str(value)).expanduser()
-    return hint(value)
 
 
 _MAY_BE_ZERO = frozenset(
@@ -598,8 +443,16 @@ def _numbers(part: Any, prefix: str) -> Iterator[tuple[str, int | float]]:
                     yield from _numbers(entry, f"{prefix}{f.name}.{kind}.")
 
 
-def _check(config: Config, reading: _Reading) -> None:
+def _check(config: Config, reading: Reading) -> None:
     """The rules between keys, and the ranges. Each message says what to set."""
+    _check_numbers(config, reading)
+    _check_values(config, reading)
+    _check_lanes(config, reading)
+    _check_listeners(config, reading)
+    _check_forges(reading)
+
+
+def _check_numbers(config: Config, reading: Reading) -> None:
     demand = reading.demand
     for key, number in _numbers(config, ""):
         demand(math.isfinite(number), key, number, "give a finite number")
@@ -615,6 +468,10 @@ def _check(config: Config, reading: _Reading) -> None:
             lease.renew_seconds,
             f"with lease.margin_seconds {lease.margin_seconds} it must stay below lease.seconds {lease.seconds}",
         )
+
+
+def _check_values(config: Config, reading: Reading) -> None:
+    demand = reading.demand
     demand(
         config.log_level in ("debug", "info", "warning", "error"),
         "log_level",
@@ -635,6 +492,10 @@ def _check(config: Config, reading: _Reading) -> None:
         config.database.postgres_version,
         "the embedded server comes as 16 and 18",
     )
+
+
+def _check_lanes(config: Config, reading: Reading) -> None:
+    demand = reading.demand
     for kind, lane in config.lane.items():
         demand(lane.cap <= 1000, f"lane.{kind}.cap", lane.cap, "set it between 0 and 1000")
         demand(
@@ -643,6 +504,10 @@ def _check(config: Config, reading: _Reading) -> None:
             lane.runners,
             "set it between 0 and 200",
         )
+
+
+def _check_listeners(config: Config, reading: Reading) -> None:
+    demand = reading.demand
     for key, listener in (("web", config.web), ("webhook", config.webhook)):
         try:
             _ = listener.address
@@ -654,12 +519,15 @@ def _check(config: Config, reading: _Reading) -> None:
         config.webhook.max_kb,
         "set it between 1 and 25600",
     )
-    _check_forges(reading)
 
 
-def _check_forges(reading: _Reading) -> None:
+def _forges(reading: Reading) -> dict[str, ForgeConfig]:
+    return {key: entry for key, entry in reading.entries.items() if isinstance(entry, ForgeConfig)}
+
+
+def _check_forges(reading: Reading) -> None:
     seen: set[tuple[Forge, str]] = set()
-    for key, entry in reading.entries.items():
+    for key, entry in _forges(reading).items():
         identity = (entry.kind, entry.host.casefold())
         place = key.partition(" ")[0]
         reading.demand(identity not in seen, f"{place}.host", entry.host, "this forge instance is listed twice")
@@ -693,13 +561,13 @@ def _check_forges(reading: _Reading) -> None:
 
 def with_token(config: Config, entry: ForgeConfig, environ: Mapping[str, str]) -> ForgeConfig:
     """The entry with its token, and its webhook's secret, read. ConfigError if one cannot be had."""
-    reading = _Reading(config.path)
-    made = _with_secrets(entry, _entry("forge", config.forge.index(entry), entry), environ, reading)
-    reading.judge()
+    reading = Reading()
+    made = _with_secrets(entry, entry_key("forge", config.forge.index(entry), entry), environ, reading)
+    _judge(config.path, reading)
     return made
 
 
-def _with_secrets(entry: ForgeConfig, key: str, environ: Mapping[str, str], reading: _Reading) -> ForgeConfig:
+def _with_secrets(entry: ForgeConfig, key: str, environ: Mapping[str, str], reading: Reading) -> ForgeConfig:
     """The entry with what of its secrets can be had; where one is, and that it is one, has been checked."""
     token = _read_secret(environ, entry.token_env, entry.token_file, f"{key}.token", reading)
     if token is not None and not (token.isascii() and token.isprintable() and " " not in token):
@@ -726,12 +594,12 @@ def token_source(entry: ForgeConfig) -> str:
     return f"the file {entry.token_file}"
 
 
-def _with_url(database: DatabaseConfig, environ: Mapping[str, str], reading: _Reading) -> DatabaseConfig:
+def _with_url(database: DatabaseConfig, environ: Mapping[str, str], reading: Reading) -> DatabaseConfig:
     """With the URL from wherever it is, if it can be used as one."""
     url, key = database.url, "database.url"
     if url is None and database.url_file is not None:
         url = _read_secret(environ, None, database.url_file, "database.url", reading)
-        key = f"database.url (from database.url_file {_shown(str(database.url_file))[1:-1]})"
+        key = f"database.url (from database.url_file {shown(str(database.url_file))[1:-1]})"
     elif url is None and database.url_env is not None:
         url = environ.get(database.url_env) or None
         key = f"database.url (from ${database.url_env})"
@@ -742,7 +610,7 @@ def _with_url(database: DatabaseConfig, environ: Mapping[str, str], reading: _Re
 
 
 def _read_secret(
-    environ: Mapping[str, str], env: str | None, file: Path | None, key: str, reading: _Reading
+    environ: Mapping[str, str], env: str | None, file: Path | None, key: str, reading: Reading
 ) -> str | None:
     """What the variable or the file holds; None if neither is named, or, with a fault, if it holds nothing."""
     if env is not None:
@@ -756,7 +624,7 @@ def _read_secret(
         value = file.read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as e:
         why = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
-        reading.fault(f"{key}_file", f"{key}_file {_shown(str(file))[1:-1]} cannot be read: {why}")
+        reading.fault(f"{key}_file", f"{key}_file {shown(str(file))[1:-1]} cannot be read: {why}")
         return None
     if not value:
         reading.fault(f"{key}_file", f"{key}_file {file} is empty")
