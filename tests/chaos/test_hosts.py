@@ -2,49 +2,26 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
-import psycopg
-
 from tests.chaos.conftest import Make
-from tests.support.chaos import HELD, Gate, World, alive, frozen, kill
+from tests.support.chaos import (
+    HELD,
+    Gate,
+    HighWater,
+    World,
+    alive,
+    at_gate,
+    finished,
+    frozen,
+    kill,
+    open_gates,
+)
 from tests.support.rig import CHECKOUT
 from tireless import proctree
-from tireless.entities import AgentKind, EventKind, Job, JobState
+from tireless.entities import AgentKind, EventKind, JobState
 from tireless.store import lanes
 
 LEASE: dict[str, dict[str, object]] = {"lease": {"seconds": 3.0, "renew_seconds": 0.5, "margin_seconds": 1.0}}
 A, B = "host-a", "host-b"
-
-
-class HighWater:
-    """The most jobs that were ever in hand at one moment, by looking all the time."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._over = threading.Event()
-        self.most = 0
-
-    def _look(self) -> None:
-        query = "select count(*) from job where state in ('claimed', 'running')"
-        with psycopg.connect(self._url, autocommit=True) as conn:
-            while not self._over.wait(0.01):
-                found = conn.execute(query).fetchone()
-                assert found is not None
-                self.most = max(self.most, found[0])
-
-    @contextmanager
-    def watching(self) -> Iterator[HighWater]:
-        thread = threading.Thread(target=self._look, daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            self._over.set()
-            thread.join(5)
 
 
 def test_fault_06_the_cap_holds_over_all_hosts(make_world: Make, database_url: str) -> None:
@@ -69,27 +46,6 @@ def test_fault_06_the_cap_holds_over_all_hosts(make_world: Make, database_url: s
     for number in numbers:
         world.assert_delivered_once(number)
     world.assert_nothing_held()
-
-
-def at_gate(world: World, count: int) -> list[Job] | None:
-    found = [job for job in world.jobs() if here(world, str(job.id))]
-    return found if len(found) >= count else None
-
-
-def here(world: World, job_id: str) -> list[Path]:
-    return [p.parent for p in world.root.glob(f"state-*/work/{job_id}/home/here")]
-
-
-def open_gates(world: World) -> int:
-    """Lets the agents go on that are at their gates; how many there were."""
-    homes = [home for job in world.jobs() for home in here(world, str(job.id))]
-    for home in homes:
-        (home / "go").touch()
-    return len(homes)
-
-
-def finished(world: World) -> int:
-    return sum(1 for job in world.jobs() if job.state.terminal)
 
 
 def shifted(world: World, host: str, seconds: float) -> dict[str, str]:

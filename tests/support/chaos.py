@@ -10,6 +10,7 @@ import json
 import os
 import random
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -54,11 +55,16 @@ class World(Rig):
         super().__init__(url=url, settings=settings_text(tables or {}), claude=lane, **options)
 
     def reconfigure(
-        self, host: str | None = None, *, runners: int = 1, cap: int = 1, tables: dict[str, dict[str, object]]
+        self,
+        host: str | None = None,
+        *,
+        runners: int = 1,
+        cap: int = 1,
+        tables: dict[str, dict[str, object]],
+        opencode: str | None = None,
     ) -> Path:
-        return self.write_config(
-            host, claude=f"cap = {cap}\nrunners = {runners}", settings=settings_text(tables)
-        )
+        claude = f"cap = {cap}\nrunners = {runners}"
+        return self.write_config(host, claude=claude, opencode=opencode, settings=settings_text(tables))
 
     def poll_every(self, interval: int = 1, repo: str | None = None, **settings: Any) -> int:
         """As `repo add`, with an interval in seconds that only a test may ask for; the row's id."""
@@ -199,6 +205,30 @@ def settings_text(tables: dict[str, dict[str, object]]) -> str:
     return "\n".join(lines)
 
 
+# -- agents at their gates ---------------------------------------------------------------------------------
+
+
+def at_gate(world: World, count: int) -> list[Job] | None:
+    found = [job for job in world.jobs() if job.state.held and _here(world, str(job.id))]
+    return found if len(found) >= count else None
+
+
+def _here(world: World, job_id: str) -> list[Path]:
+    return [p.parent for p in world.root.glob(f"state-*/work/{job_id}/home/here")]
+
+
+def open_gates(world: World) -> int:
+    """Lets the agents go on that are at their gates; how many there were."""
+    homes = [home for job in world.jobs() for home in _here(world, str(job.id))]
+    for home in homes:
+        (home / "go").touch()
+    return len(homes)
+
+
+def finished(world: World) -> int:
+    return sum(1 for job in world.jobs() if job.state.terminal)
+
+
 # -- processes --------------------------------------------------------------------------------------------
 
 
@@ -300,6 +330,33 @@ class Gate:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class HighWater:
+    """The most jobs that were ever in hand at one moment, by looking all the time."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._over = threading.Event()
+        self.most = 0
+
+    def _look(self) -> None:
+        query = "select count(*) from job where state in ('claimed', 'running')"
+        with psycopg.connect(self._url, autocommit=True) as conn:
+            while not self._over.wait(0.01):
+                found = conn.execute(query).fetchone()
+                assert found is not None
+                self.most = max(self.most, found[0])
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[HighWater]:
+        thread = threading.Thread(target=self._look, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._over.set()
+            thread.join(5)
 
 
 def cancel_silently(world: World, job: Job, why: str) -> None:

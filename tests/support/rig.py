@@ -134,7 +134,12 @@ class Installation:
         return self.root / f"state-{host or self.host}"
 
     def write_config(
-        self, host: str | None = None, *, claude: str | None = None, settings: str | None = None
+        self,
+        host: str | None = None,
+        *,
+        claude: str | None = None,
+        opencode: str | None = None,
+        settings: str | None = None,
     ) -> Path:
         host = host or self.host
         path = self.root / f"tireless-{host}.toml"
@@ -148,7 +153,7 @@ class Installation:
             f'kind = "{entry.kind}"\nhost = "{entry.host}"\napi_url = "{entry.base_url}"\n'
             f'token_env = "{TOKEN_VARIABLE}"\n{self._forge_settings}\n'
             f"[lane.claude_code]\ncommand = [{command}]\n{claude if claude is not None else self._claude}\n"
-            f"[lane.opencode]\n{self._opencode}\n",
+            f"[lane.opencode]\n{opencode if opencode is not None else self._opencode}\n",
             "utf-8",
         )
         return path
@@ -311,7 +316,8 @@ class Installation:
 
 
 class Rig(Installation):
-    """An installation and a fake forge of its own, with the repository in it. `options` are the installation's."""
+    """An installation and a fake forge of its own, with the repository in it. `address`: where the forge listens.
+    `options` are the installation's."""
 
     def __init__(
         self,
@@ -320,10 +326,11 @@ class Rig(Installation):
         files: Mapping[str, str | bytes] | None = None,
         repo: str = "acme/site",
         root: Path | None = None,
+        address: str = "127.0.0.1",
         **options: Any,
     ) -> None:
         root = root or new_root()
-        self.forge = fakes.start(kind, root / "forge")
+        self.forge = fakes.start(kind, root / "forge", address=address)
         self.forge.add_repo(repo, files or {"README.md": README})
         super().__init__(self.forge.config, repo, root=root, **options)
 

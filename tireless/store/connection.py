@@ -6,6 +6,7 @@ raised as it is. A connection that met an outage is thrown away, never used agai
 
 A peer that is gone without a word (a firewall that forgot, a host that froze, a proxy that keeps the socket open) is
 found by the client's own patience: TCP's keepalives do not see it, and the server's timeouts are the server's.
+The server is told to look as well: the connections of a host that has vanished would count for two hours.
 
 Through a pooler (which is told by a backend that is not the one that greeted us) nothing is prepared on the server,
 since in transaction mode the next statement may go to another backend.
@@ -98,6 +99,13 @@ def _bounded(gen: PQGen[T], patience: float) -> PQGen[T]:
         return answer
 
 
+# The server's side of a session. Those on TCP are the client's own (below), and mean nothing on a unix socket.
+_SETTINGS = (
+    "-c statement_timeout=30s -c idle_in_transaction_session_timeout=60s -c lock_timeout=20s"
+    " -c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=20s"
+)
+
+
 def _parameters(timeout: float, name: str) -> dict[str, Any]:
     return {
         "autocommit": True,
@@ -107,7 +115,7 @@ def _parameters(timeout: float, name: str) -> dict[str, Any]:
         "keepalives_interval": 5,
         "keepalives_count": 3,
         "tcp_user_timeout": 20_000,
-        "options": "-c statement_timeout=30s -c idle_in_transaction_session_timeout=60s -c lock_timeout=20s",
+        "options": _SETTINGS,
     }
 
 

@@ -50,7 +50,7 @@ class Refusal(Exception):
 
 
 class FakeForge(ABC):
-    """A forge on 127.0.0.1. Close it, or use it as a context manager."""
+    """A running forge. Close it, or use it as a context manager."""
 
     kind: ClassVar[Forge]
     api: ClassVar[str]  # path of the API below the root
@@ -66,6 +66,7 @@ class FakeForge(ABC):
         token: str = "t0ken-of-the-fake",
         port: int = 0,
         tls: Path | None = None,
+        address: str = "127.0.0.1",
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="forge-") if root is None else None
         self.root = root if root is not None else Path(self._temporary.name)  # type: ignore[union-attr]
@@ -77,7 +78,7 @@ class FakeForge(ABC):
         self.transferred: dict[tuple[int, int], tuple[Repo, int]] = {}  # (repo id, number) -> where it is now
         self._last_id = 0
         self._routes = self._collect_routes()
-        self._server = Server(self._answer, port, tls)
+        self._server = Server(self._answer, port, tls, address)
 
     # Life
 
@@ -87,7 +88,7 @@ class FakeForge(ABC):
 
     @property
     def host(self) -> str:
-        return f"127.0.0.1:{self._server.port}"
+        return f"{self._server.address}:{self._server.port}"
 
     @property
     def api_url(self) -> str:

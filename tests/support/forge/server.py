@@ -20,7 +20,8 @@ from tests.support.forge.faults import Fault, Faults
 
 @dataclass(frozen=True)
 class Call:
-    """A request as it came. `headers`: names in lower case. `json`: the decoded body, None if it is none."""
+    """A request as it came. `headers`: names in lower case. `json`: the decoded body, None if it is none. `client`: the
+    address that it came from."""
 
     method: str
     path: str
@@ -29,6 +30,7 @@ class Call:
     headers: Mapping[str, str]
     body: bytes
     json: Any
+    client: str
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}" + (f"?{self.raw_query}" if self.raw_query else "")
@@ -78,9 +80,15 @@ class Recorded:
 
 
 class Server:
-    """Listens on 127.0.0.1 until closed. `down` and `up` keep the port, so that clients find it again."""
+    """Listens until closed. `down` and `up` keep the port, so that clients find it again."""
 
-    def __init__(self, answer: Callable[[Call], Answer], port: int = 0, tls: Path | None = None) -> None:
+    def __init__(
+        self,
+        answer: Callable[[Call], Answer],
+        port: int = 0,
+        tls: Path | None = None,
+        address: str = "127.0.0.1",
+    ) -> None:
         """`tls`: a PEM file with certificate and key, for HTTPS."""
         self.answer = answer
         self.tls = tls
@@ -88,13 +96,13 @@ class Server:
         self.requests: list[Recorded] = []
         self.stopping = threading.Event()
         self._server: _Listener | None = None
-        self.port = port
+        self.address, self.port = address, port
         self.up()
 
     def up(self) -> None:
         assert self._server is None
         self.stopping.clear()
-        self._server = _Listener(("127.0.0.1", self.port), _Handler)
+        self._server = _Listener((self.address, self.port), _Handler)
         self._server.owner = self
         if self.tls is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -182,7 +190,8 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:
             data = None
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        return Call(self.command, parts.path, query, parts.query, headers, body, data)
+        client = str(self.client_address[0])
+        return Call(self.command, parts.path, query, parts.query, headers, body, data, client)
 
     def _read_body(self, headers: Mapping[str, str]) -> bytes:
         if headers.get("transfer-encoding", "").lower() != "chunked":
