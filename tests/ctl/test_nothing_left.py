@@ -43,6 +43,16 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
+@pytest.fixture
+def pids(tmp_path: Path) -> Iterator[Path]:
+    """Where HANGS notes its processes; whatever a test finds, none of them outlives it."""
+    place = tmp_path / "pids"
+    yield place
+    for pid in map(int, place.read_text().split() if place.exists() else []):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def with_agent(ctl: Ctl, command: Path) -> None:
     ctl.lines = [f'[lane.claude_code]\nenabled = false\n[lane.opencode]\ncommand = ["{command}"]']
     ctl.write()
@@ -94,9 +104,8 @@ def test_the_real_ones_leave_nothing(ctl: Ctl, temporary: Path, kind: AgentKind)
     ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
 )
 def test_a_doctor_that_is_sent_away(
-    ctl: Ctl, temporary: Path, tmp_path: Path, sent: signal.Signals, code: int
+    ctl: Ctl, temporary: Path, tmp_path: Path, pids: Path, sent: signal.Signals, code: int
 ) -> None:
-    pids = tmp_path / "pids"
     with_agent(ctl, program(tmp_path, HANGS.replace("PIDS", str(pids))))
     with doctor(ctl) as ran:
         wait_until(pids.exists, 30, "the CLI runs")
@@ -112,9 +121,8 @@ def test_a_doctor_that_is_sent_away(
     )
 
 
-def test_a_signal_that_is_ignored_stays_so(ctl: Ctl, temporary: Path, tmp_path: Path) -> None:
+def test_a_signal_that_is_ignored_stays_so(ctl: Ctl, temporary: Path, tmp_path: Path, pids: Path) -> None:
     """nohup: the terminal may go."""
-    pids = tmp_path / "pids"
     with_agent(ctl, program(tmp_path, HANGS.replace("PIDS", str(pids)).replace("wait\n", "")))
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited by what is started
     try:

@@ -6,13 +6,10 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import stat
-import subprocess
-import tempfile
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -38,6 +35,7 @@ from tireless.ctl.commands import Group
 from tireless.ctl.output import Cell, clean, plural, seconds
 from tireless.ctl.session import Exit, Session, clock, failure
 from tireless.ctl.status import describe_sandbox, look, walls
+from tireless.ctl.versions import ANSWER_SECONDS, Asked, asked, version_of
 from tireless.entities import AgentKind, TirelessError
 from tireless.forge import Forbidden, ForgeError, Unauthorized, client_for
 from tireless.store import migrate
@@ -58,7 +56,6 @@ examples
 LEAST_SERVER = 160000
 FREE_WARN = 5 << 30  # bytes under the state directory
 CLOCK_WARN_SECONDS = 5.0
-VERSION_SECONDS = 10.0
 
 
 class Level(StrEnum):
@@ -147,7 +144,7 @@ def _git() -> Check:
     found = shutil.which("git")
     if found is None:
         return Check("git", Level.FAIL, "not on PATH; install it")
-    said = _version_of([found])
+    said = version_of([found])
     match = re.search(r"(\d+)\.(\d+)", said or "")
     least = ".".join(map(str, MIN_GIT))
     if match is None:
@@ -156,44 +153,6 @@ def _git() -> Check:
     return Check(
         "git", Level.FAIL if old else Level.OK, f"{said}; it takes {least} or later" if old else f"{said}"
     )
-
-
-def _version_of(argv: list[str]) -> str | None:
-    """The first line of `--version`; None if the program does not give one. It gets a home of its own, for its
-    temporary files too: OpenCode, when it does more than this, leaves a library of 5.5 MB among them each time."""
-    with tempfile.TemporaryDirectory(prefix="tireless-doctor-", ignore_cleanup_errors=True) as home:
-        quiet = {"DISABLE_AUTOUPDATER": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1", "LC_ALL": "C"}
-        path = os.environ.get("PATH", os.defpath)
-        said = _said([*argv, "--version"], {"PATH": path, "HOME": home, "TMPDIR": home, **quiet}, home)
-    lines = [line.strip() for line in (said or "").splitlines() if line.strip()]
-    return lines[0] if lines else None
-
-
-def _said(argv: list[str], env: dict[str, str], cwd: str) -> str | None:
-    """What a program prints; None if it does not end with 0 in time. However this is left, nothing of it runs on."""
-    try:
-        child = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            env=env,
-            cwd=cwd,
-            start_new_session=True,
-        )
-    except OSError:
-        return None
-    with child:
-        try:
-            said, _ = child.communicate(timeout=VERSION_SECONDS)
-        except BaseException as e:
-            os.killpg(child.pid, signal.SIGKILL)
-            if isinstance(e, subprocess.TimeoutExpired):
-                return None
-            raise
-    return said if child.returncode == 0 else None
 
 
 # -- the database -----------------------------------------------------------------------------------------
@@ -294,42 +253,36 @@ def _agents(config: Config) -> Iterator[Check]:
         sandbox = walls(config)
     except ConfigError:  # that is a check of its own
         sandbox = Sandbox(config.sandbox)
-    asked = []
-    with ThreadPoolExecutor(len(config.lane)) as pool:
+    with ExitStack() as stack:
+        questions = []
         for kind, lane in config.lane.items():
             if lane.processes == 0:
                 yield Check(_lane_name(kind), Level.OK, "not on this host")
-            else:
-                asked.append(pool.submit(_agent, kind, lane, sandbox))
-        for answer in as_completed(asked):
-            yield answer.result()
+                continue
+            try:
+                program = lane_program(lane, kind)
+                presence.demand(lane, kind, sandbox)
+            except AgentMissing as e:
+                yield Check(_lane_name(kind), Level.FAIL, str(e))
+                continue
+            questions.append((kind, lane, program.argv, stack.enter_context(asked(program.argv))))
+        for kind, lane, argv, question in questions:
+            yield _agent(kind, lane, argv, question)
 
 
-def _agent(kind: AgentKind, lane: LaneConfig, sandbox: Sandbox) -> Check:
-    name = _lane_name(kind)
-    try:
-        program = lane_program(lane, kind)
-        presence.demand(lane, kind, sandbox)
-    except AgentMissing as e:
-        return Check(name, Level.FAIL, str(e))
-    began = time.monotonic()
-    version = _version_of(list(program.argv))
-    text = f"{Path(program.argv[0])} {version}"
+def _agent(kind: AgentKind, lane: LaneConfig, argv: Sequence[str], question: Asked) -> Check:
+    version = question.answer()
+    text = f"{argv[0]} {version}"
     if version is None:
-        silent = time.monotonic() - began >= VERSION_SECONDS
-        said = (
-            f"gives no answer to --version within {VERSION_SECONDS:g} s"
-            if silent
-            else "does not tell its version"
-        )
-        text = f"{shlex.join(program.argv)} {said}"
+        silent = f"gives no answer to --version within {ANSWER_SECONDS:g} s"
+        text = f"{shlex.join(argv)} {silent if question.silent else 'does not tell its version'}"
     missing = unset_variables(lane)
     if missing:
         text += f"; lane.{kind}.env_from names {', '.join(missing)}, not set here"
     elif not lane.env_from and not lane.env:
         text += f"; no key is passed to it: set lane.{kind}.env_from"
-        return Check(name, Level.WARN, text)
-    return Check(name, Level.WARN if missing or version is None else Level.OK, text)
+        return Check(_lane_name(kind), Level.WARN, text)
+    return Check(_lane_name(kind), Level.WARN if missing or version is None else Level.OK, text)
 
 
 def _forges(session: Session) -> Iterator[Check]:

@@ -1,0 +1,82 @@
+"""Asking programs for their version: outside of any job, so that nothing of it may stay, however we are left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+
+ANSWER_SECONDS = 10.0
+
+
+class Asked:
+    """A program that was started with `--version`. None of them waits for another's answer."""
+
+    def __init__(self, child: subprocess.Popen[str] | None) -> None:
+        self._child = child
+        self._deadline = time.monotonic() + ANSWER_SECONDS
+        self.silent = False  # it has not ended in time
+
+    def answer(self) -> str | None:
+        """The first line that it prints; None if it does not end with 0 within ANSWER_SECONDS of its start."""
+        if self._child is None:
+            return None
+        try:
+            said, _ = self._child.communicate(timeout=max(0.0, self._deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.silent = True
+            return None
+        if self._child.returncode != 0:
+            return None
+        return next((line.strip() for line in said.splitlines() if line.strip()), None)
+
+
+@contextlib.contextmanager
+def asked(argv: Sequence[str]) -> Iterator[Asked]:
+    """Ask, and go on. At the end of the block nothing of the program runs, and what it wrote is gone: it gets a home of
+    its own, for its temporary files too (OpenCode, when it does more than this, leaves a library of 5.5 MB there)."""
+    with tempfile.TemporaryDirectory(prefix="tireless-doctor-", ignore_cleanup_errors=True) as home:
+        quiet = {"DISABLE_AUTOUPDATER": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1", "LC_ALL": "C"}
+        env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, "TMPDIR": home, **quiet}
+        child = _start([*argv, "--version"], env, home)
+        try:
+            yield Asked(child)
+        finally:
+            if child is not None:
+                _end(child)
+
+
+def version_of(argv: Sequence[str]) -> str | None:
+    """As `Asked.answer` has it."""
+    with asked(argv) as one:
+        return one.answer()
+
+
+def _start(argv: list[str], env: dict[str, str], cwd: str) -> subprocess.Popen[str] | None:
+    try:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except OSError:
+        return None
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    """It and what it may have started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    if child.stdout is not None:
+        child.stdout.close()
