@@ -15,7 +15,7 @@ from tests.ctl.conftest import TOKEN_VARIABLE, Ctl
 from tests.support.forge import FakeForge
 from tests.support.store import CC, queued, running, track
 from tireless import process
-from tireless.ctl import doctor
+from tireless.ctl import doctor, versions
 from tireless.entities import JobState, NewWrite, PollResult, WorkerRole, WriteOp
 from tireless.store import claims, repos, workers, writes
 from tireless.store.queries import Connection
@@ -262,7 +262,8 @@ def test_all_lanes_are_asked_at_once(ctl: Ctl, tmp_path: Path) -> None:
 
 
 def test_who_does_not_answer_is_named(ctl: Ctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "VERSION_SECONDS", 1.0)
+    for module in (doctor, versions):
+        monkeypatch.setattr(module, "ANSWER_SECONDS", 1.0)
     ctl.lines = [waiting(tmp_path, "claude_code", "exec sleep 60"), waiting(tmp_path, "opencode", "")]
     found = checks(ctl, 1)
     said = f"{tmp_path}/claude_code gives no answer to --version within 1 s"

@@ -35,7 +35,7 @@ from tireless.ctl.commands import Group
 from tireless.ctl.output import Cell, clean, plural, seconds
 from tireless.ctl.session import Exit, Session, clock, failure
 from tireless.ctl.status import describe_sandbox, look, walls
-from tireless.ctl.versions import ANSWER_SECONDS, Asked, asked, version_of
+from tireless.ctl.versions import ANSWER_SECONDS, Asked, asked, first_of, version_of
 from tireless.entities import AgentKind, TirelessError
 from tireless.forge import Forbidden, ForgeError, Unauthorized, client_for
 from tireless.store import migrate
@@ -254,7 +254,7 @@ def _agents(config: Config) -> Iterator[Check]:
     except ConfigError:  # that is a check of its own
         sandbox = Sandbox(config.sandbox)
     with ExitStack() as stack:
-        questions = []
+        questions: dict[Asked, tuple[AgentKind, LaneConfig, Sequence[str]]] = {}
         for kind, lane in config.lane.items():
             if lane.processes == 0:
                 yield Check(_lane_name(kind), Level.OK, "not on this host")
@@ -265,9 +265,10 @@ def _agents(config: Config) -> Iterator[Check]:
             except AgentMissing as e:
                 yield Check(_lane_name(kind), Level.FAIL, str(e))
                 continue
-            questions.append((kind, lane, program.argv, stack.enter_context(asked(program.argv))))
-        for kind, lane, argv, question in questions:
-            yield _agent(kind, lane, argv, question)
+            questions[stack.enter_context(asked(program.argv))] = (kind, lane, program.argv)
+        while questions:
+            question = first_of(list(questions))
+            yield _agent(*questions.pop(question), question)
 
 
 def _agent(kind: AgentKind, lane: LaneConfig, argv: Sequence[str], question: Asked) -> Check:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import tempfile
@@ -26,13 +27,33 @@ class Asked:
         if self._child is None:
             return None
         try:
-            said, _ = self._child.communicate(timeout=max(0.0, self._deadline - time.monotonic()))
+            said, _ = self._child.communicate(timeout=self.seconds_left)
         except subprocess.TimeoutExpired:
             self.silent = True
             return None
         if self._child.returncode != 0:
             return None
         return next((line.strip() for line in said.splitlines() if line.strip()), None)
+
+    def ready(self) -> list[int]:
+        """The descriptor to wait for, until it says something or leaves; none if there is nothing to wait for."""
+        return (
+            [self._child.stdout.fileno()] if self._child is not None and self._child.stdout is not None else []
+        )
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+
+def first_of(questions: Sequence[Asked]) -> Asked:
+    """The first of them that has something to say, or whose time is over."""
+    for one in questions:
+        if not one.ready() or one.seconds_left == 0:
+            return one
+    soonest = min(one.seconds_left for one in questions)
+    said, _, _ = select.select([fd for one in questions for fd in one.ready()], [], [], soonest)
+    return next((one for one in questions if said and one.ready()[0] in said), questions[0])
 
 
 @contextlib.contextmanager
