@@ -122,6 +122,7 @@ class LeaseConfig:
     margin_seconds: float = 60.0
     max_attempts: int = 3
     backoff_seconds: float = 30.0  # before the second attempt; doubled for each further one, up to an hour
+    host_gone_seconds: float = 3600.0  # how long a job whose workspace is on a host that is gone waits for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,6 +419,7 @@ _MAY_BE_ZERO = frozenset(
         "discover_cooldown_seconds",
         "drain_seconds",
         "healthy_seconds",
+        "host_gone_seconds",
         "keep_workspace_days",
         "margin_seconds",
         "max_children",

@@ -137,6 +137,7 @@ class Runner:
                         [self._lane],
                         lease_seconds=self._ctx.config.lease.seconds,
                         host=self._ctx.config.host,
+                        host_gone_seconds=self._ctx.config.lease.host_gone_seconds,
                         phases=tuple(Phase) if self._waits_for is None else _WITHOUT_AGENT,
                     )
                 self._unanswered = False

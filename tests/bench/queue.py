@@ -138,7 +138,14 @@ def _script() -> tuple[str, dict[str, str]]:
     steps: list[tuple[str, dict[str, Any]]] = [
         (
             "claim_next",
-            {"worker": "bench", "lanes": f"{{{CC}}}", "lease": "600 seconds", "host": None, **claims.KNOWN},
+            {
+                "worker": "bench",
+                "lanes": f"{{{CC}}}",
+                "lease": "600 seconds",
+                "host": None,
+                "host_gone": "1 hour",
+                **claims.KNOWN,
+            },
         ),
         ("transition", {**held, "to": "running", "event": "started"}),
         (

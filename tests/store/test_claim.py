@@ -188,7 +188,7 @@ def test_a_repositorys_own_limit_is_exact_over_lanes(conn: Connection) -> None:
     assert claimed(conn).job.issue.number == 3
 
 
-def test_a_workspace_on_another_host_is_left_to_it_for_an_hour(conn: Connection) -> None:
+def test_a_workspace_on_another_host_is_left_to_it_for_a_while(conn: Connection) -> None:
     set_clock(conn, NOON)
     queued(conn, 1, 2)
     first = claimed(conn, host="a")
@@ -197,8 +197,9 @@ def test_a_workspace_on_another_host_is_left_to_it_for_an_hour(conn: Connection)
     assert claimed(conn, host="b").job.issue.number == 2
     assert claim(conn, host="b") is None
     assert claim(conn) is None, "who names no host is another host"
-    clock_at(conn, NOON, minutes=61)
-    assert claimed(conn, host="b").job.issue.number == 1
+    clock_at(conn, NOON, minutes=31)
+    assert claim(conn, host="b", host_gone_seconds=1900) is None
+    assert claimed(conn, host="b", host_gone_seconds=1800).job.issue.number == 1
 
 
 def test_its_own_host_takes_the_job_at_once(conn: Connection) -> None:

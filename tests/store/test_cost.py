@@ -109,7 +109,14 @@ def explain(conn: Connection, query: str, params: dict[str, Any]) -> Plan:
 
 
 def explain_claim(conn: Connection, *lanes: AgentKind, query: str = "claim_next") -> Plan:
-    params = {"worker": "w1", "lanes": list(lanes), "lease": "600 seconds", "host": None, **claims.KNOWN}
+    params = {
+        "worker": "w1",
+        "lanes": list(lanes),
+        "lease": "600 seconds",
+        "host": None,
+        "host_gone": "1 hour",
+        **claims.KNOWN,
+    }
     return explain(conn, query, params)
 
 

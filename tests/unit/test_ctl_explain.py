@@ -132,6 +132,7 @@ def test_what_no_longer_holds_is_no_reason() -> None:
     assert codes(replace(READY, job=job(work_host="there"))) == ["ready"]
     waited = job(work_host="elsewhere", updated_at=NOW - timedelta(hours=2))
     assert codes(replace(READY, job=waited)) == ["ready"]
+    assert codes(replace(READY, job=waited, host_gone=timedelta(hours=3))) == ["work_elsewhere"]
     assert codes(replace(READY, repo=repo(max_running=2), repo_running=1)) == ["ready"]
     assert codes(replace(READY, repo=repo(held_until=NOW, hold_reason="budget"))) == ["ready"]
     assert codes(replace(READY, lane=replace(LANE, probing=True))) == ["ready"]

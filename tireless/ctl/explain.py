@@ -40,7 +40,6 @@ examples
   tireless-ctl explain 3f2a --json
 """
 # How long a job whose workspace is on one host's disk waits for that host (store/sql/claim_next.sql).
-WORK_HOST_WAIT = timedelta(hours=1)
 LABEL_REFUSED = (
     "the issue's label was set by somebody who may not start work (who.require); somebody who may takes it off and "
     "sets it again"
@@ -68,6 +67,7 @@ class Facts:
     lane_off_in: str | None = None  # the configuration of this host, if it gives the lane no runner
     label_refused: bool = False  # whoever set the issue's label may not start work
     wake_seconds: float = 60.0
+    host_gone: timedelta = timedelta(hours=1)  # for so long others leave it to the host that has its workspace
     spending: Spending | None = None  # of the UTC day; None where neither lane nor repository has a budget
 
     @property
@@ -129,6 +129,7 @@ def gather(session: Session, conn: Connection, job: Job) -> Facts:
         label_refused=job.issue.number in refused,
         writes=writes.of_job(conn, job.id),
         wake_seconds=session.config.runner.listening_seconds,
+        host_gone=timedelta(seconds=session.config.lease.host_gone_seconds),
         spending=budgets.spent_today(conn, job.lane, job.repo_id),
     )
 
@@ -241,7 +242,7 @@ def _job(facts: Facts) -> list[Reason]:
         text = f"it waits until {when(job.run_at)} after {plural(job.attempts, 'attempt')}"
         found.append(Reason("backoff", text + (f": {job.last_error}" if job.last_error else "")))
     hosts = {w.host for w in facts.able}
-    others_from = job.updated_at + WORK_HOST_WAIT
+    others_from = job.updated_at + facts.host_gone
     if job.work_host is not None and hosts and job.work_host not in hosts and facts.now < others_from:
         text = (
             f"its workspace is on {job.work_host}, where {_why_not_there(facts, job.work_host)}; other hosts begin it "

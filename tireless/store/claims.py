@@ -48,6 +48,7 @@ def claim_next(
     *,
     lease_seconds: float,
     host: str | None = None,
+    host_gone_seconds: float = 3600.0,
     phases: Collection[Phase] = tuple(Phase),
 ) -> Claim | None:
     """Claim the next job of these lanes, oldest first within a priority; None if nothing may start.
@@ -56,7 +57,7 @@ def claim_next(
     only if the head of the queue is there and cannot be had (asleep, at its repository's limit, locked by a rival), or
     once the slots of a lane whose cap was lowered are settled. Two claimers that pick the same slot number of one
     repository's own limit are told apart by a unique index; the loser looks again. `host` is whose disk the claimer
-    works on: a job whose workspace lies on another is left to that one for an hour. `phases`: of the jobs that it
+    works on: a job whose workspace lies on another is left to that one for `host_gone_seconds`. `phases`: of the jobs that it
     can go on with.
     """
     if not lanes:
@@ -66,6 +67,7 @@ def claim_next(
         "lanes": array(lanes),
         "lease": f"{lease_seconds} seconds",
         "host": host,
+        "host_gone": f"{host_gone_seconds} seconds",
         **KNOWN,
         "phases": array(phases),
     }

@@ -9,7 +9,7 @@
 Each arrow is a write under the fence. Who comes after a crash, on this host, goes on at the phase in the row:
 the checkout, the agent's stream and the collected commits are on disk. Once an agent has ended, its conclusion can be
 read from the run's files, so it is never run again; cut off half-way, its own session is resumed where the CLI
-can. Only when the host that holds the work has been gone for an hour does another begin anew.
+can. Only when the host that holds the work has been gone for `lease.host_gone_seconds` does another begin anew.
 
 What the agent says is not evidence: a job is delivered if git shows a change (implement) or a valid plan or
 findings are there, and the repository's verify command succeeds. What was done is pushed even when the job ends as

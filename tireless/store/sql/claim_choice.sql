@@ -20,7 +20,7 @@
              and j.lane = near.lane and j.state = 'pending' and j.run_at <= tireless_now()
              -- Agent time that was paid for lies on one host's disk: others wait before they begin anew.
              and (j.work_host is null or j.work_host = %(host)s
-                  or j.updated_at < tireless_now() - interval '1 hour')
+                  or j.updated_at < tireless_now() - %(host_gone)s::interval)
              -- What a newer program has put into the row is left for one.
              and j.kind = any(%(kinds)s::text[]) and j.forge = any(%(forges)s::text[])
              and j.phase = any(%(phases)s::text[])

@@ -23,7 +23,7 @@
            where j.lane = ready.lane and coalesce(j.repo_id, 0) = r.id and j.state = 'pending'
              and j.run_at <= tireless_now()
              and (j.work_host is null or j.work_host = %(host)s
-                  or j.updated_at < tireless_now() - interval '1 hour')
+                  or j.updated_at < tireless_now() - %(host_gone)s::interval)
              and j.kind = any(%(kinds)s::text[]) and j.forge = any(%(forges)s::text[])
              and j.phase = any(%(phases)s::text[])
            order by j.priority, j.run_at, j.number
