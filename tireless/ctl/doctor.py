@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -153,7 +154,8 @@ def _said(argv: list[str], env: dict[str, str], cwd: str) -> str | None:
         try:
             said, _ = child.communicate(timeout=VERSION_SECONDS)
         except BaseException as e:
-            os.killpg(child.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
             if isinstance(e, subprocess.TimeoutExpired):
                 return None
             raise
