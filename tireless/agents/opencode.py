@@ -12,8 +12,8 @@ beside its work, and has no switch for that. Into the fresh home of a job it put
 connections; a job's processor time was 14 to 17 s, and is 7 to 9 s without (two busy cores, a job of half a minute). So
 the home is sown with what it looks for (SEED): then it neither asks the registry nor installs. Should it come to want
 more than that, it installs as it would have. Not done: `npm_config_offline`, or a registry that is none, would stop it
-too, but every tool that the agent runs inherits them; a directory that is shared between jobs is one that an agent could
-write into for the next; one that cannot be written is left alone, but other files of its own go there.
+too, but every tool that the agent runs inherits them; a directory that jobs share is one that an agent could write into
+for the next; one that cannot be written is left alone, but other files of its own go there.
 A checkout's own `.opencode` is not touched: tools in there may import the package.
 """
 

@@ -124,7 +124,7 @@ def _git() -> Check:
 
 
 def _version_of(argv: list[str]) -> str | None:
-    """The first line of `--version`; None if the program does not give one. It gets a home of its own, for its temporary
+    """The first line of `--version`; None if the program does not give one. It gets a home of its own, for temporary
     files too: OpenCode, when it does more than this, leaves a library of 5.5 MB among them each time."""
     with tempfile.TemporaryDirectory(prefix="tireless-doctor-", ignore_cleanup_errors=True) as home:
         quiet = {"DISABLE_AUTOUPDATER": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1", "LC_ALL": "C"}
