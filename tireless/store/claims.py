@@ -57,8 +57,8 @@ def claim_next(
     only if the head of the queue is there and cannot be had (asleep, at its repository's limit, locked by a rival), or
     once the slots of a lane whose cap was lowered are settled. Two claimers that pick the same slot number of one
     repository's own limit are told apart by a unique index; the loser looks again. `host` is whose disk the claimer
-    works on: a job whose workspace lies on another is left to that one for `host_gone_seconds`. `phases`: of the jobs that it
-    can go on with.
+    works on: a job whose workspace lies on another is left to that one for `host_gone_seconds`. `phases`: of the jobs
+    that it can go on with.
     """
     if not lanes:
         return None
