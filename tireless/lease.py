@@ -52,6 +52,12 @@ def patience(config: Config) -> float:
     return min(10.0, config.lease.margin_seconds * 0.8)
 
 
+def connect_patience(config: Config) -> float:
+    """The same for a connection, which is waited for before an answer is: both together stay below the margin (for
+    one of ten seconds and more; a driver waits two at least)."""
+    return min(config.database.connect_timeout_seconds, config.lease.margin_seconds * 0.2)
+
+
 class LeaseKeeper:
     """Renews one claim from its own thread and connection, from `start` to `stop`.
 

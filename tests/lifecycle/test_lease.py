@@ -11,9 +11,9 @@ import pytest
 from tests.support.proxy import Proxy
 from tests.support.store import no_writes, queued, release, running
 from tests.support.wait import wait_until
-from tireless.config import Config, LeaseConfig
+from tireless.config import Config, DatabaseConfig, LeaseConfig
 from tireless.entities import Claim, WorkerRole
-from tireless.lease import LeaseKeeper, boot_clock
+from tireless.lease import LeaseKeeper, boot_clock, connect_patience, patience
 from tireless.store import jobs, workers
 from tireless.store.queries import Connection
 
@@ -142,3 +142,15 @@ def test_trust_is_counted_from_the_claim_that_was_sent_not_from_the_first_renewa
         wait_until(lambda: keeper.trusted, 10, "the overdue renewal")
     late = LeaseKeeper(dataclasses.replace(Config(), lease=SLOW), database_url, claim, boot_clock() - 551)
     assert not late.trusted
+
+
+@pytest.mark.parametrize("margin", [10.0, 30.0, 60.0, 300.0])
+@pytest.mark.parametrize("connect_timeout", [2, 5, 60])
+def test_who_waits_for_the_database_is_back_before_the_margin_is_over(
+    margin: float, connect_timeout: int
+) -> None:
+    config = Config(
+        lease=LeaseConfig(seconds=900.0, renew_seconds=60.0, margin_seconds=margin),
+        database=DatabaseConfig(connect_timeout_seconds=connect_timeout),
+    )
+    assert patience(config) + connect_patience(config) <= margin

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from tireless.entities import Claim, Job, Phase
-from tireless.lease import LeaseKeeper, patience
+from tireless.lease import LeaseKeeper, connect_patience, patience
 from tireless.process import ChildContext
 from tireless.store import claims, workers
 from tireless.store.connection import Link, is_outage, through_outage
@@ -36,7 +36,7 @@ class InHand:
         self._keeper = keeper
         self.link = Link(
             url,
-            timeout=self.config.database.connect_timeout_seconds,
+            timeout=connect_patience(self.config),
             name=workers.session_name(claim.worker, "work"),
             patience=patience(self.config),
         )
