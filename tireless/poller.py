@@ -13,21 +13,6 @@ Hosts. No forge has more polls under way than `poller.per_host`, and one that do
 (tireless/inflight.py): it delays its own repositories, no others. What is due on a host that has limited our token is
 not taken: it is moved behind the end of the limit, by rows that all hosts and processes share (tireless/gate.py).
 
-A poll. The forge is asked with no transaction open. What it answered, the jobs that follow from it, and the
-validators (ETag, hash) that let the next poll be cheap are then stored in one transaction. Died in between,
-the poller has stored nothing, and the next poll sees the same answer again.
-
-    changed        issues that ask for a job get one; lanes of live jobs follow their labels; a queued job whose
-                   issue is no longer opted in and open is withdrawn, one that runs is asked to stop
-    unchanged      304, or the same hash: it means that nothing changed, never that the list is empty
-    limited        polled again when the forge said; other hosts and tokens go on
-    moved          the row follows to the new name
-    everything else is a failure of that repository alone, which then waits longer each time, up to an hour
-
-Only a list that was read after a job began may withdraw it, and not before the issue itself says so: a row may be
-missing from a list because rows moved between two of its pages. Only a list that was read after a job ended may
-start another for the same issue: an old list may still show the old label.
-
 After an outage of the database it sweeps later by as long as that took (15 s at most): a runner that was cut off too
 gives its job back itself, and burns no attempt by it, as a sweep would.
 
@@ -42,46 +27,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import psycopg
 
-from tireless import delivery, embedded, outbox, proctree, web, webhook, who
-from tireless.config import Config, ConfigError
-from tireless.entities import (
-    Issue,
-    IssuePage,
-    IssueRef,
-    Job,
-    PollResult,
-    RepoRef,
-    TirelessError,
-    TrackedRepo,
-)
-from tireless.forge import (
-    Broken,
-    Forbidden,
-    ForgeClient,
-    ForgeError,
-    Gate,
-    Limited,
-    Moved,
-    NotFound,
-    Unauthorized,
-    Unreachable,
-    client_for,
-)
+from tireless import delivery, embedded, outbox, proctree, web, webhook
+from tireless.clients import Clients
+from tireless.config import Config
 from tireless.gate import RowsGate
 from tireless.inflight import Host, InFlight
-from tireless.labels import LabelProtocol, is_opted_in
+from tireless.polling import Polling
 from tireless.process import ChildContext
-from tireless.store import agenda, claims, intake, jobs, lanes, limits, refusals, repos, workers, writes
+from tireless.store import agenda, claims, intake, jobs, lanes, limits, repos, workers
 from tireless.store.agenda import Agenda
 from tireless.store.connection import is_outage, open_pool
 from tireless.store.listen import POLL_CHANNEL, Listener
@@ -106,12 +67,6 @@ _MB = 1024 * 1024
 _CLEAR_SECONDS = 600.0
 _CROWDED_SECONDS = 10.0  # the same, while the disk has too little room
 _SEEN_SECONDS = 60.0
-_FAILED: tuple[tuple[type[ForgeError], PollResult], ...] = (
-    (NotFound, PollResult.MISSING),
-    (Forbidden, PollResult.FORBIDDEN),
-    (Unauthorized, PollResult.UNAUTHORIZED),
-    (Broken, PollResult.BROKEN),
-)
 
 
 def _is_due(seconds: float | None) -> bool:
@@ -120,42 +75,6 @@ def _is_due(seconds: float | None) -> bool:
 
 def main(ctx: ChildContext) -> int:
     return Poller(ctx).run()
-
-
-class Clients:
-    """The forge clients of a process, made when first needed and again after a reload. Safe for threads."""
-
-    def __init__(self, ctx: ChildContext, gate: Gate) -> None:
-        self._ctx = ctx
-        self._gate = gate
-        self._lock = threading.Lock()
-        self._made_for: Config | None = None
-        self._clients: dict[tuple[Any, str], ForgeClient] = {}
-
-    def of(self, repo: RepoRef) -> ForgeClient:
-        """ConfigError if no [[forge]] entry is for it."""
-        with self._lock:
-            config = self._ctx.config
-            if self._made_for is not config:
-                self._clients.clear()  # threads may still use the old ones; their connections close with them
-                self._made_for = config
-            key = (repo.forge, repo.host.casefold())
-            if key not in self._clients:
-                entry = config.forge_for(repo.forge, repo.host)
-                self._clients[key] = client_for(entry, stop=self._ctx.stop_event, gate=self._gate)
-            return self._clients[key]
-
-    def of_issue(self, issue: IssueRef) -> ForgeClient:
-        return self.of(issue.repo_ref)
-
-    def limited(self) -> list[tuple[str, str, float]]:
-        """The forges that have limited our token: kind, host, seconds that are left."""
-        found = []
-        for entry in self._ctx.config.forge:
-            with contextlib.suppress(ConfigError):  # one that cannot be asked says so at its polls
-                client = self.of(RepoRef(entry.kind, entry.host, "", ""))
-                found.append((str(entry.kind), entry.host, client.limited_seconds()))
-        return [limit for limit in found if limit[2] > 0]
 
 
 class Poller:
@@ -174,6 +93,7 @@ class Poller:
         self._polls: dict[Future[None], Host] = {}
         self._drain: Future[None] | None = None
         self._clients = Clients(ctx, RowsGate(self._connect))
+        self._polling = Polling(ctx, self._clients, self._in_flight, self._connect)
         self._services: tuple[Service, ...] = ()
         self._services_for: Config | None = None
         self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # a thread has become free
@@ -281,7 +201,7 @@ class Poller:
             for repo, listed_at in repos.take_due(conn, flying.free, places=places, places_elsewhere=elsewhere):
                 host = (str(repo.ref.forge), repo.ref.host.lower())
                 flying.begin(host)
-                self._polls[self._submit(self._poll, repo, listed_at)] = host
+                self._polls[self._submit(self._polling.poll, repo, listed_at)] = host
 
     def _begin_drain(self) -> None:
         if self._drain is None or self._drain.done():
@@ -377,105 +297,6 @@ class Poller:
             if not is_outage(e):
                 log.exception("poller task failed")
 
-    # -- one repository ----------------------------------------------------------------------------------
-
-    def _poll(self, repo: TrackedRepo, listed_at: datetime) -> None:
-        if self._ctx.stop_event.is_set():
-            return
-        full = self._full_sweep_due(repo, listed_at)
-        host, began = (str(repo.ref.forge), repo.ref.host.lower()), time.monotonic()
-        try:
-            client = self._clients.of(repo.ref)
-            page = client.list_opted_in_issues(
-                repo.ref,
-                self._ctx.config.labels.opt_in,
-                etag=None if full else repo.last_etag,
-                etag_key=None if full else repo.etag_key,
-                body_hash=None if full else repo.body_hash,
-            )
-        except (ForgeError, TirelessError) as e:
-            self._in_flight.ended(host, time.monotonic() - began, answered=not isinstance(e, Unreachable))
-            self._record_failure(repo, e, listed_at)
-            return
-        self._in_flight.ended(host, time.monotonic() - began, answered=True)
-        if page.moved_to is not None:
-            repo = self._follow(repo, page.moved_to, client)
-        spared = self._spared(client, repo, page, listed_at)
-        again = self._set_again(client, repo, page, listed_at, full=full)
-        with self._connect() as conn:
-            record(conn, self._ctx.config, repo, page, listed_at, full=full, spared=spared, again=again)
-
-    def _set_again(
-        self, client: ForgeClient, repo: TrackedRepo, page: IssuePage, listed_at: datetime, *, full: bool
-    ) -> SetAgain:
-        """Look at the history of issues whose label was refused, if they have changed since it was last read."""
-        if page.not_modified:
-            return SetAgain()
-        with self._connect() as conn:
-            refused = refusals.of_repo(conn, repo.id)
-        numbers, unsure = set(), False
-        for issue in page.issues:
-            refusal = refused.get(issue.ref.number)
-            if refusal is None or (not full and issue.updated_at == refusal.seen_update is not None):
-                continue
-            try:
-                found = who.last_labelling(client, issue.ref, self._ctx.config.labels.opt_in)
-            except ForgeError as e:
-                log.warning("history not read issue=%s error=%s", issue.ref, e)
-                unsure = True
-                continue
-            if found is not None and found.id != refusal.labelling:
-                numbers.add(issue.ref.number)
-                continue
-            # Forges tell whole seconds: what is set again in this very one would look like no change.
-            just_now = issue.updated_at is None or (listed_at - issue.updated_at).total_seconds() < 2.0
-            unsure |= just_now
-            with self._connect() as conn:
-                refusals.seen(conn, repo.id, issue.ref.number, None if just_now else issue.updated_at)
-        return SetAgain(frozenset(numbers), unsure)
-
-    def _spared(
-        self, client: ForgeClient, repo: TrackedRepo, page: IssuePage, listed_at: datetime
-    ) -> frozenset[int]:
-        """Of the live jobs' issues that the list lacks, those that are not withdrawn all the same."""
-        if page.not_modified:
-            return frozenset()
-        with self._connect() as conn:
-            gone = missing(intake.live_jobs_of_repo(conn, repo), page.issues, listed_at)
-        labels = self._ctx.config.labels
-        return frozenset(job.issue.number for job in gone if _is_asked_for(client, job.issue, labels))
-
-    def _full_sweep_due(self, repo: TrackedRepo, now: datetime) -> bool:
-        """A label taken off a row of page 2 changes no ETag of page 1: read everything about hourly."""
-        last = repo.last_full_sweep_at
-        return last is None or (now - last).total_seconds() >= self._ctx.config.poller.full_sweep_seconds
-
-    def _record_failure(self, repo: TrackedRepo, error: TirelessError, listed_at: datetime) -> None:
-        wait = None
-        result = PollResult.UNREACHABLE
-        if isinstance(error, Limited):
-            result, wait = PollResult.LIMITED, error.retry_after_seconds
-        else:
-            for kind, named in _FAILED:
-                if isinstance(error, kind):
-                    result = named
-        if repo.poll_result is not result:  # said once, not at each poll
-            log.warning("poll failed repo=%s result=%s error=%s", repo.ref, result, error)
-        if result is PollResult.MISSING and repo.poll_failures >= 2:
-            wait = 3600.0
-        with self._connect() as conn:
-            repos.record_poll(
-                conn, repo.id, result, detail=str(error)[:500], wait_seconds=wait, listed_at=listed_at
-            )
-
-    def _follow(self, repo: TrackedRepo, to: RepoRef, client: ForgeClient) -> TrackedRepo:
-        log.warning("repository moved repo=%s to=%s", repo.ref, to)
-        clone_url = client.get_repository(to).clone_url
-        with self._connect() as conn:
-            repos.rename(conn, repo.id, to, clone_url)
-            found = repos.find(conn, repo_id=repo.id)
-        return found[0] if found else repo
-
     def _leave(self) -> None:
         self._ctx.stop_event.set()
         for service in self._services:
@@ -488,99 +309,6 @@ class Poller:
         self._pool.close(timeout=0.5)
 
 
-@dataclass(frozen=True, slots=True)
-class SetAgain:
-    """Issues of a poll whose label was refused and has been set again since. `unsure`: another look is needed."""
-
-    numbers: frozenset[int] = frozenset()
-    unsure: bool = False
-
-
-def record(
-    conn: Connection,
-    config: Config,
-    repo: TrackedRepo,
-    page: IssuePage,
-    listed_at: datetime,
-    *,
-    full: bool,
-    spared: frozenset[int] = frozenset(),
-    again: SetAgain | None = None,
-) -> dict[int, intake.Verdict]:
-    """Store what a poll found, with its validators, in one transaction. `spared`: see Poller._spared."""
-    again = again or SetAgain()
-    if page.not_modified:
-        repos.record_poll(
-            conn, repo.id, PollResult.UNCHANGED, page=page, store_validators=True, listed_at=listed_at
-        )
-        return {}
-    with conn.transaction():
-        live = intake.live_jobs_of_repo(conn, repo)
-        intake.refresh_lanes(conn, live, page.issues, labels=config.labels, routing=config.routing)
-        gone = missing(live, page.issues, listed_at)
-        withdraw(conn, config, [job for job in gone if job.issue.number not in spared])
-        opted_in = [issue.ref.number for issue in page.issues]
-        writes.void_refused(conn, repo.ref, opted_in)
-        refusals.lift(conn, repo.id, opted_in, listed_at, list(again.numbers))
-        verdicts = intake.enqueue(
-            conn,
-            repo.id,
-            repo.ref,
-            page.issues,
-            labels=config.labels,
-            routing=config.routing,
-            listed_at=listed_at,
-            max_attempts=config.lease.max_attempts,
-            cooldown_seconds=config.delivery.discover_cooldown_seconds,
-            state_write=delivery.state_label_payload(config, "queued"),
-        )
-        # What was passed over because the list may be old, or because a write is still under way, must be
-        # seen again: with the validators stored, the forge would answer "unchanged".
-        settled = not spared and not again.unsure and not any(v in _LOOK_AGAIN for v in verdicts.values())
-        detail = (
-            ", ".join(f"#{n} {v}" for n, v in verdicts.items() if v is not intake.Verdict.LIVE)[:300] or None
-        )
-        repos.record_poll(
-            conn,
-            repo.id,
-            PollResult.CHANGED,
-            detail=detail,
-            page=page,
-            store_validators=settled,
-            full=full and settled,
-            listed_at=listed_at,
-        )
-    for number, verdict in verdicts.items():
-        if verdict is intake.Verdict.ENQUEUED:
-            log.info("enqueued issue=%s#%d", repo.ref, number)
-    return verdicts
-
-
-_LOOK_AGAIN = (
-    intake.Verdict.STALE,
-    intake.Verdict.WRITE_WAITING,
-    intake.Verdict.COOLING,
-)
-
-
-def missing(live: Sequence[Job], issues: Sequence[Issue], listed_at: datetime) -> list[Job]:
-    """The jobs whose issue is not in the list of those opted in and open, which was read after they began."""
-    listed = {issue.ref.number for issue in issues}
-    return [job for job in live if job.issue.number not in listed and job.created_at < listed_at]
-
-
-def _is_asked_for(client: ForgeClient, ref: IssueRef, labels: LabelProtocol) -> bool:
-    """Whether the issue itself says that it is open and opted in, or says nothing that can be understood."""
-    try:
-        issue = client.get_issue(ref)
-    except (NotFound, Moved):
-        return False
-    except ForgeError as e:
-        log.warning("issue not looked at before withdrawal issue=%s error=%s", ref, e)
-        return True
-    return issue.is_open and not issue.is_pull_request and is_opted_in(issue.labels, labels)
-
-
 def relane(conn: Connection, config: Config) -> None:
     """Move what waits in a lane held for long to one that this host runs, where the operator wants that."""
     moved = intake.relane(
@@ -591,18 +319,3 @@ def relane(conn: Connection, config: Config) -> None:
     )
     for one in moved:
         log.info("relaned job=%s issue=%s from=%s to=%s", one.job.id, one.job.issue, one.was, one.job.lane)
-
-
-def withdraw(conn: Connection, config: Config, gone: Sequence[Job]) -> None:
-    """End jobs whose issue is no longer opted in and open. One that runs is asked to stop as long as its agent's work
-    is not done; after that it is delivered, since the work is paid for."""
-    reason = f"{delivery.WITHDRAWN}the issue is closed, or the label {config.labels.opt_in} was taken off"
-    cancelled = jobs.cancel(
-        conn,
-        [job.id for job in gone],
-        reason,
-        writes_for=delivery.writes_for_end(config),
-        actor="poller",
-    )
-    for job in cancelled:
-        log.info("withdrawn job=%s issue=%s state=%s", job.id, job.issue, job.state)
