@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.agent.runs import Job, scripted_lane
-from tireless.agents.base import Places
+from tireless.agents.base import AgentMissing, Places
 from tireless.agents.environment import find_program
 from tireless.config import LaneConfig
 from tireless.entities import AgentKind
@@ -89,6 +89,33 @@ def test_a_scripts_interpreter_is_part_of_the_program(tmp_path: Path) -> None:
     assert program.argv == (str(folder / "cli"), "--more")
     assert folder / "node" in program.files
     assert Path("/bin/sh") in program.files or Path("/usr/bin/sh") in program.files
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("#!/usr/bin/env no-such-node", "needs no-such-node, and no-such-node is not on PATH (/"),
+        ("#!/no/such/node --flag", "needs /no/such/node, and /no/such/node is not an executable file"),
+        ("#!/usr/bin/env -S no-such-node --flag", None),
+        ("#!/usr/bin/env -i", None),
+        ("#!", None),
+    ],
+)
+def test_a_script_whose_interpreter_is_not_there_is_not_there(
+    tmp_path: Path, line: str, said: str | None
+) -> None:
+    """A CLI of npm's without node: known before an attempt is burnt. What cannot be told is tried."""
+    cli = tmp_path / "cli"
+    cli.write_text(f"{line}\n")
+    cli.chmod(0o755)
+    if said is None:
+        assert find_program((str(cli),), {}, AgentKind.CLAUDE_CODE).files == (cli,)
+    else:
+        with pytest.raises(AgentMissing) as caught:
+            find_program((str(cli),), {}, AgentKind.CLAUDE_CODE)
+        assert said in str(caught.value)
+        assert str(caught.value).endswith("; install it, or set lane.claude_code.command")
+    assert cli in find_program(("/bin/sh", str(cli)), {}, AgentKind.CLAUDE_CODE).files
 
 
 @pytest.mark.parametrize("resume", [False, True])

@@ -7,6 +7,7 @@ the CLI's switches, and what the lane's configuration names.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -49,38 +50,58 @@ def lane_program(lane: LaneConfig, kind: AgentKind) -> Program:
 
 def find_program(command: Sequence[str], own: Mapping[str, str], kind: AgentKind) -> Program:
     """Look the command up: a path as it is, a name on the lane's PATH, on tireless's, on the system's. AgentMissing
-    says where that was, and what to do."""
+    says where that was, and what to do; also where the interpreter of a script is what is missing (a CLI of npm's
+    without node)."""
     search = search_path(own)
     found = shutil.which(command[0], path=search)
     if found is None:
-        looked = ":".join(dict.fromkeys(search.split(os.pathsep)))
-        where = "is not an executable file" if "/" in command[0] else f"is not on PATH ({looked})"
-        raise AgentMissing(f"{command[0]} {where}; install it, or set lane.{kind}.command")
+        raise AgentMissing(f"{_not_found(command[0], search)}; install it, or set lane.{kind}.command")
     first = Path(os.path.abspath(found))
-    files = [first, *(Path(word) for word in command[1:] if word.startswith("/") and os.path.isfile(word))]
-    for script in list(files):
-        files.extend(_interpreter(script, search))
+    try:
+        files = [first, *_interpreters(first, search)]
+    except AgentMissing as e:
+        raise AgentMissing(f"{e}; install it, or set lane.{kind}.command") from None
+    for script in (Path(word) for word in command[1:] if word.startswith("/") and os.path.isfile(word)):
+        files.append(script)
+        with contextlib.suppress(AgentMissing):  # which it may not need, given to a program
+            files.extend(_interpreters(script, search))
     directories = dict.fromkeys(str(file.parent) for file in files)
     return Program((str(first), *command[1:]), tuple(dict.fromkeys(files)), tuple(directories))
 
 
-def _interpreter(script: Path, search: str, depth: int = 0) -> list[Path]:
-    """The program that a script's first line names, and that program's own, if it is a script too."""
+def _not_found(name: str, search: str) -> str:
+    looked = ":".join(dict.fromkeys(search.split(os.pathsep)))
+    return f"{name} is not an executable file" if "/" in name else f"{name} is not on PATH ({looked})"
+
+
+def _interpreters(script: Path, search: str) -> list[Path]:
+    """The program that a script's first line names, and that program's own, if it is a script too. AgentMissing if
+    one is not there; what is no plain name (options and variables of env) is not judged."""
+    found: list[Path] = []
+    while len(found) < 4 and (named := _named_by(script)) is not None:
+        name, plain = named
+        at = shutil.which(name, path=search)
+        if at is None:
+            if plain:
+                raise AgentMissing(f"{script} needs {name}, and {_not_found(name, search)}")
+            break
+        script = Path(os.path.abspath(at))
+        found.append(script)
+    return found
+
+
+def _named_by(script: Path) -> tuple[str, bool] | None:
+    """What the first line of a script names to run it, and whether it says nothing else; None for no script."""
     try:
         with open(script, "rb") as f:
             first_line = f.read(512).partition(b"\n")[0]
     except OSError:
-        return []
-    if not first_line.startswith(b"#!") or depth > 3:
-        return []
-    words = first_line[2:].decode("utf-8", "replace").split()
-    if words and os.path.basename(words[0]) == "env":
-        words = [w for w in words[1:] if not w.startswith("-") and "=" not in w]
-    found = shutil.which(words[0], path=search) if words else None
-    if found is None:
-        return []
-    path = Path(os.path.abspath(found))
-    return [path, *_interpreter(path, search, depth + 1)]
+        return None
+    words = first_line[2:].decode("utf-8", "replace").split() if first_line.startswith(b"#!") else []
+    if not words or os.path.basename(words[0]) != "env":
+        return (words[0], True) if words else None
+    names = [w for w in words[1:] if not w.startswith("-") and "=" not in w]
+    return (names[0], len(words) == 2) if names else None
 
 
 def base_environment(
