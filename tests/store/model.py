@@ -590,7 +590,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def schedules_of_the_suite() -> int:
-    return int(os.environ.get("TIRELESS_TEST_SCHEDULES", "150"))
+    return int(os.environ.get("TIRELESS_TEST_SCHEDULES", "200"))
 
 
 __all__ = ["Queue", "drive", "main", "repos", "schedules_of_the_suite"]
