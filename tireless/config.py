@@ -14,7 +14,7 @@ import os
 import re
 import socket
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +24,7 @@ from urllib.parse import unquote
 from tireless import database_url
 from tireless.entities import AgentKind, Forge, TirelessError
 from tireless.labels import LabelProtocol
+from tireless.redact import Redactor
 from tireless.routing import RoutingTable
 from tireless.tables import NOTHING, Reading, build, entry_key, shown
 
@@ -37,6 +38,17 @@ def looked_at() -> str:
 
 class ConfigError(TirelessError):
     """The configuration cannot be used; the text says where and what to do, one line a fault. Exit code 78."""
+
+    def __init__(self, text: str, faults: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self._faults = faults
+
+    @property
+    def in_one_line(self) -> str:
+        """For a log, where the file is named once."""
+        if not self._faults:
+            return str(self)
+        return " | ".join([str(self).splitlines()[0], *self._faults[1:]])
 
 
 class Secret:
@@ -401,7 +413,7 @@ def _parse(table: Mapping[str, Any], path: Path | None, reading: Reading) -> Con
 def _judge(path: Path | None, reading: Reading) -> None:
     if reading.faults:
         where = path if path is not None else "configuration"
-        raise ConfigError("\n".join(f"{where}: {text}" for text in reading.faults))
+        raise ConfigError("\n".join(f"{where}: {text}" for text in reading.faults), reading.faults)
 
 
 def _find(path: Path | None, environ: Mapping[str, str]) -> Path | None:
@@ -452,6 +464,7 @@ def _check(config: Config, reading: Reading) -> None:
     _check_lanes(config, reading)
     _check_listeners(config, reading)
     _check_forges(reading)
+    _check_variables(config, reading)
 
 
 def _check_numbers(config: Config, reading: Reading) -> None:
@@ -527,12 +540,44 @@ def _forges(reading: Reading) -> dict[str, ForgeConfig]:
     return {key: entry for key, entry in reading.entries.items() if isinstance(entry, ForgeConfig)}
 
 
+_A_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_PLAINLY_A_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+
+
+def _check_variables(config: Config, reading: Reading) -> None:
+    """What stands where a variable's name belongs may be the secret itself, so it is not quoted."""
+    named = [("database.url_env", config.database.url_env)]
+    for key, entry in _forges(reading).items():
+        named += [
+            (f"{key}.token_env", entry.token_env),
+            (f"{key}.webhook_secret_env", entry.webhook_secret_env),
+        ]
+    for kind, lane in config.lane.items():
+        named += [(f"lane.{kind}.env_from", name) for name in lane.env_from]
+    for key, name in named:
+        if name is not None and _A_VARIABLE.fullmatch(name) is None:
+            reading.fault(
+                key,
+                f"{key} names something that no environment variable is called; give a variable's name alone",
+            )
+
+
+def variable_shown(name: str) -> str:
+    """An environment variable's name, for people; not if it may be a secret that was put in its place."""
+    if _PLAINLY_A_VARIABLE.fullmatch(name) is not None and Redactor()(name) == name:
+        return f"${name}"
+    return (
+        "a variable (not shown, since it may be the secret itself; what belongs there is its variable's name)"
+    )
+
+
 def _check_forges(reading: Reading) -> None:
     seen: set[tuple[Forge, str]] = set()
     for key, entry in _forges(reading).items():
         identity = (entry.kind, entry.host.casefold())
         place = key.partition(" ")[0]
-        reading.demand(identity not in seen, f"{place}.host", entry.host, "this forge instance is listed twice")
+        twice = identity in seen and reading.good(f"{key}.kind")
+        reading.demand(not twice, f"{place}.host", entry.host, "this forge instance is listed twice")
         seen.add(identity)
         reading.demand(
             bool(entry.host) and "/" not in entry.host and "@" not in entry.host,
@@ -618,7 +663,7 @@ def _read_secret(
     if env is not None:
         value = environ.get(env, "").strip()
         if not value:
-            reading.fault(f"{key}_env", f"{key}_env names ${env}, which is not set; export it")
+            reading.fault(f"{key}_env", f"{key}_env names {variable_shown(env)}, which is not set; export it")
         return value or None
     if file is None:
         return None

@@ -323,7 +323,7 @@ class ChildContext:
         try:
             self.config = self._reload(self.config)
         except ConfigError as e:
-            log.error("configuration refused, the old one stays: %s", e)
+            log.error("configuration refused, the old one stays: %s", e.in_one_line)
         except Exception:
             log.exception("configuration not read, the old one stays")
 

@@ -60,23 +60,25 @@ def build(cls: Any, table: Any, reading: Reading, prefix: str = "") -> Any:
         if key not in known:
             reading.fault(f"{prefix}{key}", f"unknown key {prefix}{key}{suggestion(key, known)}")
     values: dict[str, Any] = {}
-    missing = False
     for name, f in known.items():
         required = f.default is MISSING and f.default_factory is MISSING
         if name in table:
             values[name] = _convert(hints[name], table[name], reading, f"{prefix}{name}")
-            missing |= required and values[name] is NOTHING
         elif required:
             reading.fault(f"{prefix}{name}", f"{prefix}{name} is missing; add it")
-            missing = True
-    if missing:
-        return NOTHING
+        if required and values.get(name, NOTHING) is NOTHING:
+            values[name] = _stand_in(hints[name])
     try:
         return cls(**{name: value for name, value in values.items() if value is not NOTHING})
     except ValueError as e:  # a dataclass that checks itself, such as LabelProtocol
         if len(reading.faults) == before:  # a default that stands in proves nothing
             reading.fault(prefix, str(e))
         return NOTHING
+
+
+def _stand_in(hint: Any) -> Any:
+    """For a required value that is missing or bad, so that the rest of its table can be judged."""
+    return next(iter(hint)) if issubclass(hint, StrEnum) else hint()
 
 
 _ALIKE = 0.8  # difflib's ratio: one letter wrong, missing, too many or moved in a word of six

@@ -324,6 +324,7 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         "lease.max_attempts is 0; set it above 0",
         "log_level is 'loud'",
         "lane.opencode.runners is 201",
+        "forge[0] (first.test) has neither token_env nor token_file",
         "forge[1].host is 'second.test/x'; give a host name",
         "forge[2] (third.test) has neither token_env nor token_file",
     ]
@@ -342,6 +343,52 @@ def test_what_only_follows_from_another_fault_is_not_told() -> None:
 
 
 # Files, the environment and secrets
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (FORGE.replace('"TOKEN"', '"1f3b-SECRET"'), "forge[0] (git.test).token_env"),
+        (FORGE + 'webhook_secret_env = "my SECRET"\n', "forge[0] (git.test).webhook_secret_env"),
+        ('[database]\nurl_env = "postgresql://me:SECRET@db/tireless"', "database.url_env"),
+        ('[lane.opencode]\nenv_from = ["sk-ant-SECRET"]', "lane.opencode.env_from"),
+    ],
+)
+def test_a_secret_in_the_place_of_its_variables_name_is_not_quoted(text: str, key: str) -> None:
+    [fault] = faults(text)
+    assert fault == (
+        f"{key} names something that no environment variable is called; give a variable's name alone"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("TOKEN", "$TOKEN"),
+        ("GITEA_TOKEN_2", "$GITEA_TOKEN_2"),
+        ("ghp_AbCdEf0123456789abcdAbCdEf0123456789", None),
+        ("c0ffee0123456789abcdef0123456789abcdef01", None),
+        ("AKIA0123456789ABCDEF", None),
+    ],
+)
+def test_what_may_be_a_token_is_not_shown_as_a_variables_name(
+    tmp_path: Path, name: str, shown: str | None
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(written(tmp_path, FORGE.replace('"TOKEN"', f'"{name}"')), {})
+    if shown is not None:
+        assert f"token_env names {shown}, which is not set; export it" in str(caught.value)
+    else:
+        assert name not in str(caught.value)
+        assert "not shown, since it may be the secret itself" in str(caught.value)
+
+
+def test_in_one_line_the_file_is_named_once(tmp_path: Path) -> None:
+    path = written(tmp_path, "colour = 1\n[lease]\nseconds = 0\n")
+    with pytest.raises(ConfigError) as caught:
+        load(path, {})
+    first, second = str(caught.value).splitlines()
+    assert caught.value.in_one_line == f"{first} | {second.removeprefix(f'{path}: ')}"
 
 
 def written(tmp_path: Path, text: str) -> Path:

@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
 def _lacking(loaded: Config) -> list[str]:
     """What the lanes of this host pass on to their agents and is not there, for people."""
     return [
-        f"lane.{kind}.env_from names ${name}, which is not set: the lane's agents go without"
+        f"lane.{kind}.env_from names {config.variable_shown(name)}, which is not set: the lane's agents go without"
         for kind, lane in loaded.lane.items()
         if lane.processes > 0
         for name in config.unset_variables(lane)
@@ -118,8 +118,16 @@ def main(
     for line in lacking:
         log.warning("%s", line)
 
+    own_pid = os.getpid()
+
     def reload(current: Config) -> Config:
-        return logs.apply(check_reload(current, config.load(args.config, os.environ)))
+        """In the supervisor and in its children, of which one that says it is enough."""
+        new = logs.apply(check_reload(current, config.load(args.config, os.environ)))
+        if os.getpid() == own_pid:
+            for line in _lacking(new):
+                if line not in lacking:
+                    log.warning("%s", line)
+        return new
 
     notifier = Notifier.from_environ(os.environ)
     supervisor = Supervisor(

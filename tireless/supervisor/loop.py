@@ -333,8 +333,9 @@ class Supervisor:
         try:
             self.config = self._reload(self.config)
         except Exception as e:
-            unexpected = None if isinstance(e, ConfigError) else e
-            log.error("configuration refused, the old one stays: %s", e, exc_info=unexpected)
+            known = isinstance(e, ConfigError)
+            why = e.in_one_line if isinstance(e, ConfigError) else e
+            log.error("configuration refused, the old one stays: %s", why, exc_info=None if known else e)
             self._reload_is_over()
             return
         log.info("configuration read again path=%s", self.config.path)
