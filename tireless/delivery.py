@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from tireless.config import ChildPolicy, Config
@@ -153,6 +154,14 @@ def writes_for_start(config: Config, job: Job) -> list[NewWrite]:
     again = f" This is attempt {job.attempts} of {job.max_attempts}." if job.attempts > 1 else ""
     text = f"**tireless**: {agent} is working on this issue ({job.kind}).{again}\n\n{_footer(job)}"
     return [state_label(config, "running"), status_comment(job, text)]
+
+
+def writes_for_wait(config: Config, job: Job, why: str, until: datetime | None) -> list[NewWrite]:
+    """A job whose agent was begun waits, for the lane's sake: until a time (UTC), or None: until an operator acts."""
+    agent = AGENT_NAMES[job.lane]
+    end = f"until {until:%Y-%m-%d %H:%M} UTC" if until is not None else "until an operator has seen to it"
+    text = f"**tireless**: waiting. {neutralise(why, 1000)}. {agent} starts nothing {end}.\n\n{_footer(job)}"
+    return [state_label(config, "queued"), status_comment(job, text)]
 
 
 def writes_for_relane(config: Config, moved: Relaned) -> list[NewWrite]:

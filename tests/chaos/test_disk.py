@@ -93,7 +93,8 @@ def assert_waits_for_room(world: SmallDisk, number: int, phase: Phase) -> Job:
 
     job = world.until(look, 20, "the job waits")
     assert (job.attempts, job.phase) == (0, phase), world.report()
-    assert "No space left on device" in str(job.last_error) or "is full" in str(job.last_error), job.last_error
+    said = str(job.last_error)
+    assert any(w in said for w in ("No space left on device", "is full", "has too little room")), said
     assert " ended: " not in world.supervisors[0].said()
     return job
 

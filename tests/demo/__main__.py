@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -27,6 +28,7 @@ from tests.support.rig import CHECKOUT, SCRIPTED_AGENT, Rig
 from tests.support.wait import wait_until
 from tireless import embedded, proctree
 from tireless.entities import AgentKind, Job, JobEvent, JobState
+from tireless.store import lanes
 
 TITLE = "The greeting should know its reader"
 BODY = """`greet.py` prints the same words for everybody. It should take a name and greet that:
@@ -157,7 +159,23 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
             parser.error(
                 f"--agent {args.agent} needs `{program}` on the PATH; install it, or leave --agent out"
             )
+        if not _keys(args.agent):
+            parser.error(
+                f"--agent {args.agent} works in a home of its own, so it needs its key in the environment: export "
+                f"{' or '.join(KEYS[args.agent])}, or leave --agent out"
+            )
     return args
+
+
+KEYS = {
+    "claude_code": ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN"),
+    "opencode": ("ANTHROPIC_API_KEY", "OPENCODE_CONFIG_CONTENT"),
+}
+
+
+def _keys(agent: str) -> list[str]:
+    """Of what a real agent may be given, what there is."""
+    return [name for name in KEYS[agent] if os.environ.get(name)]
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
@@ -165,13 +183,12 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 
 
 def _rig(agent: str, root: Path) -> Rig:
-    keys = ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN", "ANTHROPIC_BASE_URL", "OPENCODE_CONFIG_CONTENT")
-    passed = "env_from = [" + ", ".join(f'"{k}"' for k in keys) + "]"
     if agent == "scripted":
         script = SCRIPT.replace("\n", " ").replace("'", "\\u0027")
         lane = f"cap = 1\nrunners = 1\nenv = {{ SCRIPTED_AGENT = '{script}' }}"
         return Rig(files=FILES, repo="acme/greeter", settings=SETTINGS, claude=lane, root=root)
-    real = f"cap = 1\nrunners = 1\n{passed}"
+    passed = [*_keys(agent), *(name for name in ("ANTHROPIC_BASE_URL",) if os.environ.get(name))]
+    real = f"cap = 1\nrunners = 1\nenv_from = {json.dumps(passed)}"
     table = f'[routing]\nimplement = "{agent}"\n'
     off = "enabled = false"
     return Rig(
@@ -221,6 +238,7 @@ class Demo:
             if not found:
                 return None
             self._events(found[0])
+            self._give_up_if_held(found[0])
             return found[0] if found[0].state.terminal else None
 
         try:
@@ -228,6 +246,13 @@ class Demo:
         except AssertionError as e:
             print(self._rig.report(), file=sys.stderr)
             raise SystemExit(f"demo: {e}") from None
+
+    def _give_up_if_held(self, job: Job) -> None:
+        """A lane that is held starts nothing before somebody has acted, or some hours have passed."""
+        with self._rig.connection() as conn:
+            held = [lane.hold_reason for lane in lanes.all_lanes(conn) if lane.lane is job.lane and lane.held]
+        if held and job.state is JobState.PENDING:
+            raise SystemExit(f"demo: the agent cannot work now: {held[0]}. Mend that, and run the demo again")
 
     def _events(self, job: Job) -> None:
         for event in self._rig.events(job)[self._shown :]:

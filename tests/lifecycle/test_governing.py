@@ -27,6 +27,18 @@ def explained(rig: Rig, job: Job) -> dict[str, Any]:
     return found
 
 
+def shown(rig: Rig, number: int) -> str:
+    """The one status comment of an issue."""
+    [comment] = [c.body for c in rig.forge.comments(number) if "**tireless**" in c.body]
+    return comment
+
+
+def told(rig: Rig, number: int) -> tuple[str, str]:
+    """What people see of an issue: its state label, and the first word of its status comment."""
+    [label] = [name for name in rig.forge.labels(number) if name.startswith("tireless/state/")]
+    return label, shown(rig, number).partition("**tireless**: ")[2].split()[0]
+
+
 def day_ends(moment: datetime) -> bool:
     """Whether it is a midnight, UTC, of today or (around one) of tomorrow."""
     left = moment - datetime.now(UTC)
@@ -93,12 +105,23 @@ def test_after_a_usage_limit_one_job_goes_first(new_rig: NewRig) -> None:
     )
     wait_until(lambda: lane_of(rig).held, 30, "the lane is held")
     first = rig.wait_job(limited, JobState.PENDING)
+    wait_until(
+        lambda: told(rig, limited) == ("tireless/state/queued", "waiting."), 20, "people see that it waits"
+    )
+    until = lane_of(rig).held_until
+    assert until is not None
+    assert f"Claude Code starts nothing until {until.astimezone(UTC):%Y-%m-%d %H:%M} UTC." in shown(
+        rig, limited
+    )
     other = rig.open_issue("Other", *WORK)
     waiting = rig.wait_job(other, JobState.PENDING)
     assert explained(rig, waiting)["reason"] == "lane_held"
     with rig.connection() as conn:
         conn.execute("update lane set held_until = now() where lane = 'claude_code'")  # the hour has passed
     wait_until(lambda: len(rig.runs(first)) == 2, 30, "the job that met the limit probes")
+    wait_until(
+        lambda: told(rig, limited) == ("tireless/state/running", "Claude"), 20, "people see that it goes on"
+    )
     assert explained(rig, waiting)["reason"] == "lane_probing"
     assert "probing" in rig.ctl("lane", "list").stdout
     (rig.state_dir() / "work" / str(first.id) / "home" / "go").touch()

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 import urllib3
-from urllib3.exceptions import HTTPError, NameResolutionError, NewConnectionError, ProtocolError
+from urllib3.exceptions import HTTPError, NameResolutionError, NewConnectionError, ProtocolError, SSLError
 
 from tireless.forge.errors import Request
 from tireless.forge.http import _transport_error
@@ -26,6 +26,14 @@ POOL = urllib3.connection.HTTPSConnection("no.such.test")
             "Failed to establish a new connection: Connection refused",
         ),
         (ProtocolError("Connection aborted."), "ProtocolError: Connection aborted."),
+        (
+            SSLError("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)"),
+            "does not speak https; if it is to be asked by http, set api_url of its [[forge]]",
+        ),
+        (
+            SSLError("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed (_ssl.c:1006)"),
+            "its certificate is by nobody who is trusted here; set ca_file of its [[forge]]",
+        ),
     ],
 )
 def test_it_is_said_without_names_of_classes_that_add_nothing(error: HTTPError, says: str) -> None:

@@ -312,9 +312,18 @@ def _transport_error(request: Request, error: urllib3.exceptions.HTTPError) -> F
     return Unreachable(request, None, _in_words(error))
 
 
+_WAYS_OUT = {
+    "WRONG_VERSION_NUMBER": "does not speak https; if it is to be asked by http, set api_url of its [[forge]]",
+    "CERTIFICATE_VERIFY_FAILED": "its certificate is by nobody who is trusted here; set ca_file of its [[forge]]",
+}
+
+
 def _in_words(error: urllib3.exceptions.HTTPError) -> str:
     """What urllib3 says, without the names of classes before it and numbers within."""
     text = " ".join(str(error).split())[:200]
+    for sign, way_out in _WAYS_OUT.items():
+        if sign in text:
+            return way_out
     said, stripped = re.subn(r"^\w+\(host=[^)]*\): ", "", text)
     return re.sub(r"\[Errno -?\d+\] ", "", said) if stripped else f"{type(error).__name__}: {text}"
 

@@ -9,6 +9,7 @@ import os
 import secrets
 import tempfile
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import TypeAlias
 from uuid import UUID, uuid4
@@ -24,11 +25,12 @@ from tireless.agents.sandbox import Sandbox
 from tireless.agents.shell import Shell, shell_command
 from tireless.agents.transcript import seal_transcript
 from tireless.budgeting import hold_used_up
+from tireless.config import Config
 from tireless.delivery import Ending
 from tireless.entities import AgentRun, Issue, Job, JobState, Outcome, Phase, Usage
 from tireless.governor import Next
 from tireless.redact import Redactor
-from tireless.store import claims, lanes, runs
+from tireless.store import claims, lanes, runs, writes
 from tireless.store.queries import Connection
 from tireless.work import verdict
 from tireless.work.in_hand import InHand
@@ -145,6 +147,9 @@ class Attempt:
 
     def _run_agent(self, checkout: Checkout) -> Ended:
         issue = self._subject.as_asked(self._subject.look())
+        if self._runs():  # people may have been told since that it waits
+            self._hand.db(lambda c: _queue_start(c, self._config, self._hand.job))
+            self._subject.tell()
         places = self._workplace.places(checkout)
         session = self._session_to_resume(places)
         run, conclusion = self._one_run(checkout, places, issue, session)
@@ -298,15 +303,16 @@ class Attempt:
         def record(conn: Connection) -> Job:
             with conn.transaction():
                 _end_run(conn, run.id, self._hand.claim.worker, conclusion)
+                until: datetime | None = None
                 if decision.hold:
                     probe = decision.hold_until is not None
-                    lanes.hold(conn, self._lane, decision.why, until=decision.hold_until, probe=probe)
+                    until = lanes.hold(conn, self._lane, decision.why, until=decision.hold_until, probe=probe)
                 elif conclusion.outcome in governor.PROVEN:
                     lanes.end_probe(conn, self._lane)
                 hold_used_up(conn, self._lane, job.repo_id)
                 if ending is not None:
                     return claims.advance(conn, self._hand.claim, Phase.VERIFY, result=ending.to_json())
-                return claims.transition(
+                waiting = claims.transition(
                     conn,
                     self._hand.claim,
                     JobState.PENDING,
@@ -315,10 +321,16 @@ class Attempt:
                     delay_seconds=decision.delay_seconds,
                     writes_for=delivery.writes_for_end(self._config),
                 )
+                if decision.hold and not waiting.state.terminal:
+                    why = governor.in_words(decision.why)
+                    told = delivery.writes_for_wait(self._config, waiting, why, until)
+                    writes.add(conn, waiting, told)
+                return waiting
 
         self._hand.job = self._hand.db(record)
         self._seal(checkout, run.id)
         if decision.hold:
+            self._subject.tell()
             until = decision.hold_until or "resumed by an operator"
             log.error("lane held lane=%s until=%s why=%s", self._lane, until, decision.why)
         if ending is None:
@@ -370,6 +382,11 @@ class Attempt:
             seal_transcript(run_dir(checkout, run_id), self._redactor, limit)
         except OSError as e:
             log.error("transcript not sealed job=%s run=%s error=%s", self._hand.job.id, run_id, e)
+
+
+def _queue_start(conn: Connection, config: Config, job: Job) -> None:
+    with conn.transaction():
+        writes.add(conn, job, delivery.writes_for_start(config, job))
 
 
 def _end_run(conn: Connection, run_id: UUID, worker: str, conclusion: Conclusion) -> None:

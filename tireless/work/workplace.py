@@ -38,7 +38,7 @@ class Workplace:
     def demand_room(self) -> None:
         """A Passing where the disk has too little for work to begin."""
         if self.room.short:
-            raise Passing(f"the disk under {self._hand.config.state_dir} is full: {self.room}")
+            raise Passing(f"the disk under {self._hand.config.state_dir} has too little room: {self.room}")
 
     def took_the_room(self) -> str | None:
         """In words, if the job's own workspace is why the disk has too little."""
