@@ -237,16 +237,19 @@ def release_claims(
     backoff_seconds: float = 30.0,
     actor: str = "supervisor",
 ) -> list[Job]:
-    """Take back what dead workers held, at once. Call it only when nothing of theirs runs any more."""
-    return _take_back(
-        conn,
-        list(workers),
-        why,
-        EventKind.RELEASED,
-        writes_for=writes_for,
-        backoff_seconds=backoff_seconds,
-        actor=actor,
-    )
+    """Take back what dead workers held, at once. Call it only when nothing of theirs runs any more, and no session of
+    theirs is left: what others do with one of the rows at this moment is waited for, since nobody asks twice."""
+    with conn.transaction():
+        rows(conn, "lock_claims_of", {"workers": list(workers)})
+        return _take_back(
+            conn,
+            list(workers),
+            why,
+            EventKind.RELEASED,
+            writes_for=writes_for,
+            backoff_seconds=backoff_seconds,
+            actor=actor,
+        )
 
 
 def _take_back(

@@ -37,10 +37,9 @@ def settle_slots(conn: Connection) -> None:
 
 
 def _fit_slots(conn: Connection, lane: str, cap: int) -> None:
-    """Slots to the cap, each step a statement, so that it sees what it waited for. Locks go from lane to jobs to slots;
-    who holds a job's lock may want its slot, never the other way round."""
+    """Slots to the cap, each step a statement, so that it sees what it waited for. Who holds a job's lock may want its
+    slot: with slots locked, no job is waited for."""
     params = {"lane": lane, "cap": cap}
-    rows(conn, "lock_held_jobs", params)
     rows(conn, "lock_slots", params)
     for move in rows(conn, "slots_over_cap", params):
         run(conn, "vacate_slot", {**params, **move})

@@ -2,7 +2,7 @@
 -- A job that has used up its attempts is failed instead of queued again, one that nobody wants is abandoned. Rows
 -- locked by a completion that is under way are skipped: that completion, or the next sweep, is right about them.
 with stale as (
-    select id,
+    select id, claimed_lane as held_lane, slot as held_slot,
            case when cancel_requested_at is not null then 'abandoned'
                 when attempts >= max_attempts then 'failed'
                 else 'pending' end as "to"
@@ -29,12 +29,12 @@ with stale as (
            updated_at = tireless_now()
       from stale
      where job.id = stale.id
-    returning job.*
+    returning job.*, held_lane, held_slot
 ), freed as (
     update lane_slot s
        set job_id = null, free_since = clock_timestamp()
       from moved
-     where s.job_id = moved.id
+     where s.lane = moved.held_lane and s.slot = moved.held_slot
     returning s.lane
 ), noted as (
     insert into job_event (job_id, at, kind, actor, detail)

@@ -1,0 +1,1 @@
+select id from job where claimed_by = any(%(workers)s::text[]) order by id for no key update
