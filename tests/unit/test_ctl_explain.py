@@ -74,6 +74,7 @@ def worker(role: WorkerRole, host: str = "there") -> Worker:
 
 RUNNER, POLLER = worker(WorkerRole.RUNNER), worker(WorkerRole.POLLER)
 IDLE = replace(RUNNER, waits_for="claude is not on PATH")
+LEAVING = replace(RUNNER, job_id=UUID(int=2), draining_since=NOW)
 READY = Facts(NOW, job(), LANE, repo(), 0, [RUNNER, POLLER], 0)
 
 
@@ -108,6 +109,7 @@ def test_with_nothing_in_its_way_it_starts_soon() -> None:
         ({"alive": [POLLER]}, "no_runner"),
         ({"alive": []}, "no_runner"),
         ({"alive": [IDLE, POLLER]}, "agent_missing"),
+        ({"alive": [LEAVING, POLLER]}, "draining"),
         ({"alive": [POLLER], "lane_off_in": "/etc/t.toml"}, "lane_off"),
         ({"repo": None}, "repo_untracked"),
         ({"repo": repo(schedule=PollSchedule(enabled=False))}, "repo_disabled"),
@@ -151,6 +153,21 @@ def test_a_runner_without_its_agent_takes_only_what_an_agent_has_ended() -> None
     assert elsewhere.code == "work_elsewhere"
     assert "on there, where its agent cannot be started (claude is not on PATH); other hosts" in elsewhere.text
     assert codes(replace(begun, job=job(work_host="there", phase=Phase.PUSH))) == ["ready"]
+
+
+def test_hosts_that_drain_are_named_and_what_starts_it_again() -> None:
+    both = replace(READY, alive=[LEAVING, replace(LEAVING, host="elsewhere")])
+    (drains,) = why(both)
+    assert (
+        "every runner of lane claude_code drains (on elsewhere, there): it finishes what it has" in drains.text
+    )
+    assert drains.text.endswith("nothing starts until tireless-supervisor is started again")
+    assert codes(replace(both, lane=replace(LANE, cap=2, running=2))) == ["draining", "lane_full"]
+    assert why(replace(both, lane_off_in="/etc/t.toml"))[0].text.endswith("enabled in /etc/t.toml")
+    other = worker(WorkerRole.RUNNER, "elsewhere")
+    assert codes(replace(READY, alive=[LEAVING, other])) == ["ready"]  # another host takes it
+    begun = replace(READY, alive=[LEAVING, other], job=job(work_host="there"))
+    assert "where its runners drain; other hosts" in why(begun)[0].text
 
 
 def test_the_one_to_act_on_comes_first() -> None:

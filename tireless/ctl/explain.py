@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from tireless import standing
 from tireless.config import Config
 from tireless.ctl import documents, lookup
 from tireless.ctl.commands import Group
 from tireless.ctl.output import age, clean, plural, seconds, short_ids, when
 from tireless.ctl.session import Exit, Refused, Session, clock
 from tireless.entities import (
-    AgentKind,
     ForgeWrite,
     Job,
     JobState,
@@ -72,12 +72,12 @@ class Facts:
 
     @property
     def runners(self) -> list[Worker]:
-        return [w for w in self.alive if w.role is WorkerRole.RUNNER and w.lane is self.job.lane]
+        return standing.runners(self.job.lane, self.alive)
 
     @property
     def able(self) -> list[Worker]:
-        """The runners that take this job: one whose agent's program is not there takes what an agent has ended."""
-        return [w for w in self.runners if w.waits_for is None or not self.job.phase.needs_agent]
+        """The runners that take this job, now or after the one in hand."""
+        return standing.takers(self.job.lane, self.alive, needs_agent=self.job.phase.needs_agent)
 
     def used_up(self, *, of_lane: bool) -> BudgetHold | None:
         """The budget that is used up, of the lane or of the repository."""
@@ -124,7 +124,7 @@ def gather(session: Session, conn: Connection, job: Job) -> Facts:
         repo=repo,
         repo_running=place.repo_running,
         alive=session.living(conn),
-        lane_off_in=_lane_off_in(session.config, job.lane),
+        lane_off_in=standing.lane_off_in(session.config, job.lane),
         ahead=place.ahead,
         label_refused=job.issue.number in refused,
         writes=writes.of_job(conn, job.id),
@@ -132,12 +132,6 @@ def gather(session: Session, conn: Connection, job: Job) -> Facts:
         host_gone=timedelta(seconds=session.config.lease.host_gone_seconds),
         spending=budgets.spent_today(conn, job.lane, job.repo_id),
     )
-
-
-def _lane_off_in(config: Config, lane: AgentKind) -> str | None:
-    if config.lane[lane].processes > 0:
-        return None
-    return str(config.path) if config.path is not None else "the defaults"
 
 
 def why(facts: Facts) -> list[Reason]:
@@ -185,23 +179,11 @@ def _held_lane(facts: Facts, lane: Lane, until: datetime) -> Reason:
 
 
 def _workers(facts: Facts) -> list[Reason]:
-    if facts.able:
-        return []
-    if facts.runners:
-        whys = "; ".join(
-            f"on {host} {why}" for host, why in {w.host: w.waits_for for w in facts.runners}.items()
-        )
-        return [Reason("agent_missing", f"no runner of lane {facts.job.lane} can start its agent: {whys}")]
-    if facts.lane_off_in is not None:
-        text = f"lane {facts.job.lane} is not enabled in {facts.lane_off_in} of this host"
-        return [Reason("lane_off", f"{text}, and no runner of it is alive on another")]
-    text = f"no runner of lane {facts.job.lane} is alive on any host; start tireless-supervisor"
-    if facts.alive:
-        hosts = ", ".join(sorted({w.host for w in facts.alive}))
-        text = (
-            f"no runner of lane {facts.job.lane} is alive, though tireless runs on {hosts}; see that lane's log"
-        )
-    return [Reason("no_runner", text)]
+    job = facts.job
+    stop = standing.no_taker(
+        job.lane, facts.alive, facts.lane_off_in, needs_agent=job.phase.needs_agent, named=True
+    )
+    return [Reason(stop.code, stop.why)] if stop is not None else []
 
 
 def _repository(facts: Facts) -> list[Reason]:
@@ -254,7 +236,10 @@ def _job(facts: Facts) -> list[Reason]:
 
 def _why_not_there(facts: Facts, host: str) -> str:
     """Why no runner of a host takes the job."""
-    waits_for = next((w.waits_for for w in facts.runners if w.host == host), None)
+    there = [w for w in facts.runners if w.host == host]
+    if any(w.draining_since is not None for w in there):
+        return "its runners drain"
+    waits_for = next((w.waits_for for w in there), None)
     return "no runner is alive" if waits_for is None else f"its agent cannot be started ({waits_for})"
 
 
