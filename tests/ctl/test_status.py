@@ -297,6 +297,25 @@ def test_what_wants_a_look_is_a_warning(ctl: Ctl, gitea: FakeForge, tmp_path: Pa
     assert found["repositories"]["level"] == "warn"
 
 
+def test_jobs_in_a_lane_that_nobody_works_are_a_warning(ctl: Ctl, conn: Connection) -> None:
+    def said() -> str | None:
+        found = {check["name"]: check for check in ctl("doctor", "--json").json["checks"]}
+        check = found.get("runners claude_code")
+        assert check is None or check["level"] == "warn"
+        return check["detail"] if check is not None else None
+
+    ctl.write("[lane.claude_code]\nenabled = false")
+    workers.register(conn, "there/boot/1/2/3", "there", WorkerRole.POLLER, None, 2)
+    assert said() is None  # no job waits for it
+    queued(conn, 1, 2)
+    assert said() == (
+        f"2 jobs wait in a lane that starts nothing: not enabled in {ctl.path} of this host, and no runner of it is "
+        "alive on another"
+    )
+    workers.register(conn, "there/boot/1/2/4", "there", WorkerRole.RUNNER, CC, 2)
+    assert said() is None
+
+
 def test_a_database_that_is_away_is_a_failed_check_among_others(
     tmp_path: Path, gitea: FakeForge, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from tireless import embedded
+from tireless import embedded, standing
 from tireless.agents import presence
 from tireless.agents.base import AgentMissing
 from tireless.agents.environment import lane_program
@@ -34,7 +34,7 @@ from tireless.config import (
 from tireless.ctl.commands import Group
 from tireless.ctl.output import Cell, clean, plural, seconds
 from tireless.ctl.session import Exit, Session, clock, failure
-from tireless.ctl.status import describe_sandbox, look, walls
+from tireless.ctl.status import Picture, describe_sandbox, look, walls
 from tireless.ctl.versions import ANSWER_SECONDS, Asked, asked, first_of, version_of
 from tireless.entities import AgentKind, TirelessError
 from tireless.forge import Forbidden, ForgeError, Unauthorized, client_for
@@ -102,11 +102,16 @@ def _checks(session: Session) -> Iterator[Check]:
 
 def _names(config: Config) -> list[str]:
     """The longest names of checks that there can be."""
-    return ["notifications", *map(_lane_name, config.lane), *map(_forge_name, config.forge)]
+    lanes = [name for kind in config.lane for name in (_lane_name(kind), _runners_name(kind))]
+    return ["notifications", *lanes, *map(_forge_name, config.forge)]
 
 
 def _lane_name(kind: AgentKind) -> str:
     return f"lane {kind}"
+
+
+def _runners_name(lane: str) -> str:
+    return f"runners {lane}"
 
 
 def _forge_name(entry: ForgeConfig) -> str:
@@ -234,7 +239,8 @@ def _work(session: Session, conn: Connection) -> Iterator[Check]:
     yield Check("supervisor", Level.OK if alive else Level.WARN, f"{text} of this host alive")
     for host, lane, why in picture.waiting:
         level = Level.FAIL if host == session.config.host else Level.WARN
-        yield Check(f"runners {lane}", level, f"those on {host} take no work: {why}")
+        yield Check(_runners_name(lane), level, f"those on {host} take no work: {why}")
+    yield from _jobs_that_nobody_takes(session, picture)
     tracked = len(picture.repos)
     if not tracked:
         yield Check("repositories", Level.WARN, "none is tracked; tireless-ctl repo add")
@@ -242,6 +248,17 @@ def _work(session: Session, conn: Connection) -> Iterator[Check]:
     bad = ", ".join(f"{r.ref} ({r.poll_result})" for r in picture.in_trouble)
     text = f"{plural(tracked, 'repository').replace('repositorys', 'repositories')} tracked"
     yield Check("repositories", Level.WARN if bad else Level.OK, f"{text}; in trouble: {bad}" if bad else text)
+
+
+def _jobs_that_nobody_takes(session: Session, picture: Picture) -> Iterator[Check]:
+    """A runner without its agent's program is a check of its own."""
+    for lane in picture.lanes:
+        off_in = standing.lane_off_in(session.config, lane.lane)
+        stop = standing.no_taker(lane.lane, picture.alive, off_in)
+        if stop is not None and stop.code != "agent_missing" and lane.pending > 0:
+            verb = "waits" if lane.pending == 1 else "wait"
+            text = f"{plural(lane.pending, 'job')} {verb} in a lane that starts nothing: {stop.why}"
+            yield Check(_runners_name(lane.lane), Level.WARN, text)
 
 
 # -- agents and forges ------------------------------------------------------------------------------------
