@@ -221,6 +221,14 @@ def test_a_token_that_the_forge_refuses_is_told_with_its_file(
     assert gitea.token not in detail + answer.err
 
 
+def test_a_missing_cli_does_not_hide_that_its_key_is_not_set(ctl: Ctl) -> None:
+    ctl.lines = ['[lane.claude_code]\ncommand = ["no-such-agent"]\nenv_from = ["SOME_API_KEY"]']
+    check = checks(ctl, 1)["lane claude_code"]
+    assert check["level"] == "fail"
+    assert "no-such-agent is not on PATH" in check["detail"]
+    assert check["detail"].endswith("; lane.claude_code.env_from names SOME_API_KEY, not set here")
+
+
 def waiting(tmp_path: Path, name: str, does: str) -> str:
     """An agent's CLI that does something in a shell before it tells its version."""
     program = tmp_path / name

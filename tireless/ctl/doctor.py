@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -31,6 +30,7 @@ from tireless.config import (
     token_source,
     unset_variables,
 )
+from tireless.ctl import state_dir
 from tireless.ctl.commands import Group
 from tireless.ctl.output import Cell, clean, plural, seconds
 from tireless.ctl.session import Exit, Session, clock, failure
@@ -134,10 +134,10 @@ def _machine(config: Config) -> Iterator[Check]:
 
 def _state_dir(config: Config) -> Check:
     place = config.state_dir
-    there = place if place.exists() else next(p for p in place.parents if p.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
-        return Check("state_dir", Level.FAIL, f"{there} is not writable for this user; set state_dir")
-    room = Room(there, config.runner.min_free_mb << 20)
+    fault = state_dir.fault(place)
+    if fault is not None:
+        return Check("state_dir", Level.FAIL, fault)
+    room = Room(state_dir.there_of(place), config.runner.min_free_mb << 20)
     if room.short:
         return Check("state_dir", Level.FAIL, f"{place}: no work begins: {room}")
     made = "" if place.exists() else ", made at the first start"
@@ -280,7 +280,7 @@ def _agents(config: Config) -> Iterator[Check]:
                 program = lane_program(lane, kind)
                 presence.demand(lane, kind, sandbox)
             except AgentMissing as e:
-                yield Check(_lane_name(kind), Level.FAIL, str(e))
+                yield Check(_lane_name(kind), Level.FAIL, f"{e}{_unset(kind, lane)}")
                 continue
             questions[stack.enter_context(asked(program.argv))] = (kind, lane, program.argv)
         while questions:
@@ -294,13 +294,18 @@ def _agent(kind: AgentKind, lane: LaneConfig, argv: Sequence[str], question: Ask
     if version is None:
         silent = f"gives no answer to --version within {ANSWER_SECONDS:g} s"
         text = f"{shlex.join(argv)} {silent if question.silent else 'does not tell its version'}"
-    missing = unset_variables(lane)
+    missing = _unset(kind, lane)
     if missing:
-        text += f"; lane.{kind}.env_from names {', '.join(missing)}, not set here"
+        text += missing
     elif not lane.env_from and not lane.env:
         text += f"; no key is passed to it: set lane.{kind}.env_from"
         return Check(_lane_name(kind), Level.WARN, text)
     return Check(_lane_name(kind), Level.WARN if missing or version is None else Level.OK, text)
+
+
+def _unset(kind: AgentKind, lane: LaneConfig) -> str:
+    missing = unset_variables(lane)
+    return f"; lane.{kind}.env_from names {', '.join(missing)}, not set here" if missing else ""
 
 
 def _forges(session: Session) -> Iterator[Check]:
