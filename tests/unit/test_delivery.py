@@ -149,7 +149,9 @@ def test_who_withdrew_decides_what_is_tidied_up() -> None:
     ],
 )
 def test_a_cancel_says_once_that_it_is_one(reason: str | None, said: str) -> None:
-    (end, *_) = delivery.writes_for_end(CONFIG)(job(cancel_reason=reason, state=JobState.ABANDONED))
+    (end, *_) = delivery.writes_for_end(CONFIG)(
+        dataclasses.replace(job(cancel_reason=reason), state=JobState.ABANDONED)
+    )
     assert end.payload["body"].startswith(f"**tireless**: {said}\n\n")
 
 
