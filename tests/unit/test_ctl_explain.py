@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from tireless.ctl.explain import Facts, quiet_until, why
+from tireless.ctl.output import when
 from tireless.entities import (
     AgentKind,
     Forge,
@@ -27,6 +28,7 @@ from tireless.entities import (
     WriteOp,
     WriteState,
 )
+from tireless.governor import in_words
 from tireless.store.budgets import Budget, Spending
 from tireless.store.workers import Worker
 
@@ -183,6 +185,48 @@ def test_held_jobs() -> None:
     expired = replace(held, claim_expires_at=NOW - timedelta(seconds=1))
     assert codes(replace(READY, job=expired)) == ["lease_expired"]
     assert "no poller is alive" in why(replace(READY, job=expired, alive=[]))[0].text
+
+
+def test_a_held_job_whose_runner_is_gone() -> None:
+    until = NOW + timedelta(minutes=5)
+    held = job(state=JobState.RUNNING, claimed_by="vm/boot/1/23039/5", claim_expires_at=until)
+    gone = replace(READY, job=held, holder_gone=True)
+    here = worker(WorkerRole.POLLER, "vm")
+    (reason,) = why(replace(gone, alive=[here]))
+    assert (reason.code, reason.text.partition("; ")[2]) == (
+        "runner_gone",
+        "the supervisor of vm takes the job back within seconds",
+    )
+    for alive, who in (([POLLER], "a poller of another host"), ([], "any poller")):
+        (reason,) = why(replace(gone, alive=alive))
+        assert reason.text == (
+            "its runner vm/boot/1/23039/5 is gone, as is all of tireless on vm; start tireless-supervisor there, which "
+            f"takes the job up at once, or else the lease ends at {when(until)}, and {who} takes it back then"
+        )
+    asked = replace(held, cancel_requested_at=NOW, cancel_reason="wrong")
+    assert codes(replace(gone, job=asked)) == ["runner_gone"]
+    expired = replace(held, claim_expires_at=NOW - timedelta(seconds=1))
+    assert codes(replace(gone, job=expired)) == ["lease_expired"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "refusal"),
+    [
+        (AgentKind.CLAUDE_CODE, "is not logged in: run /login"),
+        (AgentKind.OPENCODE, "the model's API refuses the key (401): no"),
+    ],
+)
+def test_a_lane_whose_agent_is_not_logged_in_wants_its_key_renewed(kind: AgentKind, refusal: str) -> None:
+    held = replace(LANE, lane=kind, hold_reason=in_words(refusal))
+    alive = [replace(RUNNER, lane=kind)]
+    (reason,) = why(replace(READY, job=job(lane=kind), lane=held, alive=alive, keys=["SOME_API_KEY"]))
+    assert reason.text.endswith(
+        f"; renew the key that lane.{kind}.env_from names (SOME_API_KEY), restart tireless-supervisor, which reads "
+        f"the environment at its start, then tireless-ctl lane resume {kind}"
+    )
+    other = replace(held, hold_reason="invoice first")
+    (reason,) = why(replace(READY, job=job(lane=kind), lane=other, alive=alive))
+    assert reason.text.endswith(f"(invoice first); tireless-ctl lane resume {kind}")
 
 
 def test_a_label_that_the_wrong_person_set() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from tireless import standing
+from tireless import process, standing
 from tireless.config import Config
 from tireless.ctl import documents, lookup
 from tireless.ctl.commands import Group
@@ -40,6 +40,7 @@ examples
   tireless-ctl explain 3f2a --json
 """
 # How long a job whose workspace is on one host's disk waits for that host (store/sql/claim_next.sql).
+_NO_LOGIN = ("not logged in", "refuses the key")  # as tireless/agents word Outcome.NOT_AUTHENTICATED
 LABEL_REFUSED = (
     "the issue's label was set by somebody who may not start work (who.require); somebody who may takes it off and "
     "sets it again"
@@ -68,6 +69,8 @@ class Facts:
     label_refused: bool = False  # whoever set the issue's label may not start work
     wake_seconds: float = 60.0
     host_gone: timedelta = timedelta(hours=1)  # for so long others leave it to the host that has its workspace
+    holder_gone: bool = False  # the process that holds the job has ended, as this host can tell for sure
+    keys: Sequence[str] = ()  # what the lane's agent is given of the environment, by this host's configuration
     spending: Spending | None = None  # of the UTC day; None where neither lane nor repository has a budget
 
     @property
@@ -129,6 +132,8 @@ def gather(session: Session, conn: Connection, job: Job) -> Facts:
         label_refused=job.issue.number in refused,
         writes=writes.of_job(conn, job.id),
         wake_seconds=session.config.runner.listening_seconds,
+        holder_gone=process.is_dead(job.claimed_by or "", session.config.host) is True,
+        keys=session.config.lane[job.lane].env_from,
         host_gone=timedelta(seconds=session.config.lease.host_gone_seconds),
         spending=budgets.spent_today(conn, job.lane, job.repo_id),
     )
@@ -155,7 +160,7 @@ def _lane(facts: Facts) -> list[Reason]:
         text = f"lane {name} is paused ({lane.pause_reason}); tireless-ctl lane resume {name} ends that"
         found.append(Reason("lane_paused", text))
     if lane.held and lane.held_until is None:
-        text = f"lane {name} is held until an operator resumes it ({lane.hold_reason}); tireless-ctl lane resume {name}"
+        text = f"lane {name} is held until an operator resumes it ({lane.hold_reason}); {_way_out(facts, lane)}"
         found.append(Reason("lane_held", text))
     elif lane.held and lane.held_until is not None and lane.held_until > facts.now:
         found.append(_held_lane(facts, lane, lane.held_until))
@@ -167,6 +172,20 @@ def _lane(facts: Facts) -> list[Reason]:
         text = f"the cap of lane {name} is 0; tireless-ctl lane cap {name} N raises it"
         found.append(Reason("lane_cap_zero", text))
     return found
+
+
+def _way_out(facts: Facts, lane: Lane) -> str:
+    """Out of a hold without an end. The agents' own words tell whether the key is to blame (governor.py has the two
+    kinds of them; the third is the operator's own)."""
+    resume = f"tireless-ctl lane resume {lane.lane}"
+    reason = (lane.hold_reason or "").casefold()
+    if not any(words in reason for words in _NO_LOGIN):
+        return resume
+    names = f" ({', '.join(facts.keys)})" if facts.keys else ""
+    return (
+        f"renew the key that lane.{lane.lane}.env_from names{names}, restart tireless-supervisor, which reads the "
+        f"environment at its start, then {resume}"
+    )
 
 
 def _held_lane(facts: Facts, lane: Lane, until: datetime) -> Reason:
@@ -266,10 +285,30 @@ def _in_hand(facts: Facts) -> Reason:
                 f"the lease of {job.claimed_by} has run out and no poller is alive; start tireless-supervisor"
             )
         return Reason("lease_expired", text)
+    if facts.holder_gone:
+        return Reason("runner_gone", _gone(facts))
     if job.cancel_requested_at is not None:
         text = f"it was asked to stop {age(job.cancel_requested_at, facts.now)} ({job.cancel_reason})"
         return Reason("stopping", text)
     return Reason("running", f"it runs: phase {job.phase}, attempt {job.attempts}, held by {job.claimed_by}")
+
+
+def _gone(facts: Facts) -> str:
+    """A supervisor takes back what its runners held; where it has ended as well, its next start does, or a poller once
+    the lease has ended."""
+    job = facts.job
+    found = process.parse_worker_id(job.claimed_by or "")
+    host = found.host if found is not None else "its host"
+    text = f"its runner {job.claimed_by} is gone"
+    if any(w.host == host for w in facts.alive):
+        return f"{text}; the supervisor of {host} takes the job back within seconds"
+    text += (
+        f", as is all of tireless on {host}; start tireless-supervisor there, which takes the job up at once"
+    )
+    others = (
+        "a poller of another host" if any(w.role is WorkerRole.POLLER for w in facts.alive) else "any poller"
+    )
+    return f"{text}, or else the lease ends at {when(job.claim_expires_at)}, and {others} takes it back then"
 
 
 def _ended(job: Job) -> Reason:
