@@ -81,7 +81,10 @@ def test_one_that_cannot_be_made(tmp_path: Path, closed: Callable[..., None], an
     ways = "run as root, or set state_dir to another place"
     closed(tmp_path)
     said = f"{place} cannot be made by {another}, since {tmp_path} belongs to {ME}"
-    assert state_dir.fault(place) == f"{said}; have it made for {another} (install -d -o {another} {place}), {ways}"
+    assert (
+        state_dir.fault(place)
+        == f"{said}; have it made for {another} (install -d -o {another} {place}), {ways}"
+    )
     closed(tmp_path, os.X_OK)
     said = f"{place} cannot be reached by {another}, since {tmp_path} belongs to {ME}"
     assert state_dir.fault(place) == f"{said}; {ways}"
