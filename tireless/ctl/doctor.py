@@ -184,7 +184,7 @@ def _database(session: Session) -> Iterator[Check]:
     except (NoDatabase, ConfigError) as e:
         yield Check("database", Level.FAIL, str(e))
     except psycopg.Error as e:
-        yield Check("database", Level.FAIL, failure(e)[1])
+        yield Check("database", Level.FAIL, failure(e, config)[1])
 
 
 def _server(config: Config, url: str, conn: Connection) -> Check:

@@ -13,7 +13,7 @@ from enum import IntEnum
 
 import psycopg
 
-from tireless import embedded, standing
+from tireless import database_url, embedded, standing
 from tireless.config import Config, ConfigError, ForgeConfig, with_token
 from tireless.ctl.output import Output
 from tireless.entities import Forge, TirelessError
@@ -115,8 +115,8 @@ def bring_up_to_date(conn: Connection, config: Config) -> list[migrate.Migration
     return applied
 
 
-def failure(error: TirelessError | psycopg.Error) -> tuple[Exit, str]:
-    """The exit code of an error, and what is said about it; pure."""
+def failure(error: TirelessError | psycopg.Error, config: Config | None) -> tuple[Exit, str]:
+    """The exit code of an error, and what is said about it. Without a configuration it is the error of reading one."""
     text = " ".join(str(error).split()) if isinstance(error, psycopg.Error) else str(error)
     if isinstance(error, Usage):
         return Exit.USAGE, text
@@ -130,5 +130,6 @@ def failure(error: TirelessError | psycopg.Error) -> tuple[Exit, str]:
         # Raised by a URL that cannot be read; its text quotes the URL, password and all.
         return Exit.CONFIG, "database.url cannot be read as one; it looks like postgresql://user@host:5432/name"
     if is_outage(error):
-        return Exit.NO_DATABASE, f"no answer from the database: {text}; is database.url right, and is it up?"
+        doubt = f"; {database_url.doubt(config.database, os.environ)}" if config is not None else ""
+        return Exit.NO_DATABASE, f"no answer from the database: {text}{doubt}"
     return Exit.REFUSED, f"the database refuses: {text}"
