@@ -76,7 +76,8 @@ def worker(role: WorkerRole, host: str = "there") -> Worker:
 
 RUNNER, POLLER = worker(WorkerRole.RUNNER), worker(WorkerRole.POLLER)
 IDLE = replace(RUNNER, waits_for="claude is not on PATH")
-LEAVING = replace(RUNNER, job_id=UUID(int=2), draining_since=NOW)
+BUSY = replace(RUNNER, job_id=UUID(int=2))
+LEAVING = replace(BUSY, draining_since=NOW)
 READY = Facts(NOW, job(), LANE, repo(), 0, [RUNNER, POLLER], 0)
 
 
@@ -112,6 +113,7 @@ def test_with_nothing_in_its_way_it_starts_soon() -> None:
         ({"alive": []}, "no_runner"),
         ({"alive": [IDLE, POLLER]}, "agent_missing"),
         ({"alive": [LEAVING, POLLER]}, "draining"),
+        ({"alive": [BUSY, LEAVING, POLLER]}, "runners_busy"),
         ({"alive": [POLLER], "lane_off_in": "/etc/t.toml"}, "lane_off"),
         ({"repo": None}, "repo_untracked"),
         ({"repo": repo(schedule=PollSchedule(enabled=False))}, "repo_disabled"),

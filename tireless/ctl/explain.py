@@ -271,6 +271,11 @@ def _queue(facts: Facts) -> list[Reason]:
         if facts.ahead:
             text += f", and {plural(facts.ahead, 'job')} before it"
         return [Reason("lane_full", text)]
+    if facts.able and all(w.job_id is not None for w in facts.able):
+        text = f"all runners of lane {lane.lane} ({len(facts.able)}) are at work"
+        if facts.ahead:
+            text += f", and {plural(facts.ahead, 'job')} before it"
+        return [Reason("runners_busy", text)]
     if facts.ahead:
         return [Reason("queued", f"{plural(facts.ahead, 'job')} of its lane go before it")]
     return []
