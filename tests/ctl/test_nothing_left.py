@@ -149,12 +149,12 @@ def test_a_signal_in_the_very_moment(temporary: Path, monkeypatch: pytest.Monkey
     def make(*args: Any, **options: Any) -> str:
         made: str = mkdtemp(*args, **options)
         if moment == "made":
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         return made
 
     def remove(*args: Any, **options: Any) -> None:
         if moment == "removed":
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
         rmtree(*args, **options)
 
     monkeypatch.setattr(tempfile, "mkdtemp", make)

@@ -87,7 +87,7 @@ def _home() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """What would end us waits until the end of the block."""
+    """What would end us waits until the end of the block; doctor has one thread, and so nobody else to tell it to."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     try:
         yield
