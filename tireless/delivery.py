@@ -199,7 +199,10 @@ def writes_for_end(config: Config) -> Callable[[Job], Sequence[NewWrite]]:
 
 def writes_for_cancel(config: Config, job: Job, reason: str) -> list[NewWrite]:
     """An operator ended it."""
-    text = f"**tireless**: cancelled. {one_line(reason, 500)}\n\n{_again(config)}\n\n{_footer(job)}"
+    said = one_line(reason, 500)
+    if not said.startswith("cancelled"):  # what stands for a reason where none was given says it itself
+        said = f"cancelled. {said}"
+    text = f"**tireless**: {said}\n\n{_again(config)}\n\n{_footer(job)}"
     return [status_comment(job, text), state_label(config, None), remove_opt_in(config)]
 
 

@@ -23,13 +23,14 @@ another host, or of a pid namespace that cannot be seen from here, is left to it
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 import psycopg
 
-from tireless import embedded, process, proctree
+from tireless import database_url, embedded, process, proctree
 from tireless.config import Config, ConfigError
 from tireless.delivery import writes_for_end
 from tireless.entities import Job, JobState, UnknownValue
@@ -157,12 +158,15 @@ def _run(config: Config, name: str, action: Callable[[Connection], T], wait: flo
     except (SchemaTooNew, MigrationError) as e:
         raise Leave(Exit.CONFIG, str(e)) from e
     except psycopg.Error as e:
-        raise _leave_for(e) from e
+        raise _leave_for(e, config) from e
 
 
-def _leave_for(error: psycopg.Error) -> Exception:
+def _leave_for(error: psycopg.Error, config: Config) -> Exception:
     if is_outage(error):
-        return Leave(Exit.NO_DATABASE, f"no answer from the database: {one_line(error)}")
+        text = (
+            f"no answer from the database: {one_line(error)}; {database_url.doubt(config.database, os.environ)}"
+        )
+        return Leave(Exit.NO_DATABASE, text)
     if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
         # Raised before there is a connection, by a URL that cannot be read; its text quotes the URL.
         return ConfigError("database.url cannot be read as one; it looks like postgresql://user@host:5432/name")

@@ -302,11 +302,19 @@ class Poller:
         for service in self._services:
             service.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
-        self._listener.close()
         # Threads that are in a request end with the process; the leases of what they held run out.
         deadline = time.monotonic() + _LEAVE_SECONDS
         self._wait_for([f for f in self._polls if f.running()], lambda: time.monotonic() >= deadline)
+        self._sign_off()
+        self._listener.close()
         self._pool.close(timeout=0.5)
+
+    def _sign_off(self) -> None:
+        """As a runner's. What it had begun to poll and has not done is due again, which only its row tells."""
+        if self._listener.connected:
+            with contextlib.suppress(psycopg.Error), self._listener.connection() as conn, conn.patient(1.0):
+                repos.due_again(conn, self._ctx.worker)
+                workers.leave(conn, self._ctx.worker)
 
 
 def relane(conn: Connection, config: Config) -> None:

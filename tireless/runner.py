@@ -100,9 +100,16 @@ class Runner:
                     self._work(claim, claimed_at)
                 elif ctx.turn():
                     self._listener.wait(self._pause() * random.uniform(0.7, 1.0))
+            self._sign_off()
         finally:
             self._listener.close()
         return 0
+
+    def _sign_off(self) -> None:
+        """Nobody is to take it for one that was killed. Its leaving waits for no database that is away."""
+        if self._listener.connected:
+            with contextlib.suppress(psycopg.Error), self._listener.connection() as conn, conn.patient(1.0):
+                workers.leave(conn, self._ctx.worker)
 
     def _pause(self) -> float:
         runner = self._ctx.config.runner

@@ -32,6 +32,29 @@ def test_no_database_is_69(tmp_path: Path, command: str) -> None:
     assert "hunter22" not in answer.err
 
 
+@pytest.mark.parametrize("where", ["database.url", "$TIRELESS_DATABASE_URL", "database.url_file"])
+def test_who_does_not_answer_is_named_with_where_the_url_is_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Something that listens, and is no Postgres."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        url = f"postgresql://ann:hunter22@127.0.0.1:{port}/tireless"
+        ctl = Ctl(tmp_path, url if where == "database.url" else None)
+        if where == "$TIRELESS_DATABASE_URL":
+            monkeypatch.setenv("TIRELESS_DATABASE_URL", url)
+        elif where == "database.url_file":
+            (tmp_path / "url").write_text(url)
+            ctl.lines = [f'[database]\nurl_file = "{tmp_path / "url"}"\nconnect_timeout_seconds = 2']
+            where = f"database.url_file {tmp_path / 'url'}"
+        answer = ctl("jobs")
+        (checked,) = (c for c in ctl("doctor", "--json").json["checks"] if c["name"] == "database")
+    assert (answer.code, answer.out) == (69, "")
+    for said in (answer.err, checked["detail"]):
+        assert f": 127.0.0.1 port {port}; is {where} right, and is it up?" in said
+        assert "hunter22" not in said
+
+
 def test_a_url_that_cannot_be_read_is_78_and_not_repeated(tmp_path: Path) -> None:
     answer = Ctl(tmp_path, "postgresql://ann:hunter22@host/tireless?nonsense=1")("jobs")
     assert answer.code == 78

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+
 from tests.ctl.conftest import Ctl
 from tests.support.store import CC, queued, running, track
+from tireless import process
 from tireless.entities import JobState, PollResult, WorkerRole
 from tireless.store import claims, lanes, refusals, repos, workers
 from tireless.store.queries import Connection
@@ -66,6 +69,20 @@ def test_a_running_and_an_ended_job(ctl: Ctl, conn: Connection) -> None:
     claims.finish(conn, claim, JobState.FAILED, [], error="it fell over")
     assert reason(ctl) == "ended"
     assert "it fell over; tireless-ctl retry" in ctl("explain", "acme/site#7").out
+
+
+def test_a_job_whose_runner_is_gone(ctl: Ctl, conn: Connection) -> None:
+    queued(conn, 7, repo=track(conn))
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as runner:
+        holder = process.worker_id("here", runner.pid)
+        workers.register(conn, holder, "here", WorkerRole.RUNNER, CC, runner.pid)
+        running(conn, holder)
+        assert "it runs: phase" in ctl("explain", "acme/site#7").ok().out
+        runner.kill()
+    document = ctl("explain", "acme/site#7", "--json").ok().json
+    assert document["reason"] == "runner_gone"
+    assert "is gone, as is all of tireless on here; start tireless-supervisor there" in document["text"]
+    assert f"its runner here/{runner.pid} is gone" in ctl("explain", "acme/site#7").ok().out
 
 
 def test_an_issue_that_never_had_a_job(ctl: Ctl, conn: Connection) -> None:

@@ -46,6 +46,53 @@ def test_a_lane_without_a_living_runner_is_not_open(ctl: Ctl, conn: Connection) 
     assert "no runner" in ctl("lane", "list").ok().out.splitlines()[1]
 
 
+def shown(ctl: Ctl, *command: str) -> list[tuple[str, str]]:
+    """State and reason of each lane, as a command's table has them."""
+    lines = ctl(*command).ok().out.splitlines()
+    state, why = lines[0].index("STATE"), lines[0].index("WHY")
+    return [(line[state:why].strip(), line[why:]) for line in lines[1:3]]
+
+
+def test_a_lane_that_starts_nothing_says_why(ctl: Ctl, conn: Connection) -> None:
+    queued(conn, 1)
+    nobody = ("no runner", "no runner is alive on any host; start tireless-supervisor")
+    for command in (["lane", "list"], ["status"]):
+        assert shown(ctl, *command) == [nobody, nobody]
+    there = "there/boot/1/2/3"
+    workers.register(conn, there, "there", WorkerRole.RUNNER, CC, 2)
+    ctl.write("[lane.opencode]\nenabled = false")
+    off = f"not enabled in {ctl.path} of this host, and no runner of it is alive on another"
+    assert shown(ctl, "lane", "list") == [("open", "-"), ("no runner", off)]
+    workers.register(conn, there, "there", WorkerRole.RUNNER, CC, 2, waits_for="claude is not on PATH")
+    missing = "no runner can start its agent: on there claude is not on PATH"
+    for command in (["lane", "list"], ["status"]):
+        assert shown(ctl, *command) == [("no runner", missing), ("no runner", off)]
+
+
+def test_a_lane_whose_runners_drain_says_so(ctl: Ctl, conn: Connection) -> None:
+    queued(conn, 1, 2)
+    there = "there/boot/1/2/3"
+    workers.register(conn, there, "there", WorkerRole.RUNNER, CC, 2)
+    running(conn, there)
+    workers.say_draining(conn, there)
+    lanes.set_cap(conn, CC, 1)  # full as well
+    for command in (["lane", "list"], ["status"]):
+        state, why = shown(ctl, *command)[0]
+        assert state == "draining"
+        assert why == (
+            "every runner drains (on there): it finishes what it has, takes nothing new and leaves; nothing starts "
+            "until tireless-supervisor is started again"
+        )
+    assert ctl("lane", "list", "--json").ok().json[0]["runners"] == 0
+
+
+def test_a_lane_with_a_cap_of_nothing_is_closed(ctl: Ctl, conn: Connection) -> None:
+    workers.register(conn, "there/boot/1/2/3", "there", WorkerRole.RUNNER, CC, 2)
+    ctl("lane", "cap", "cc", "0").ok()
+    for command in (["lane", "list"], ["status"]):
+        assert shown(ctl, *command)[0] == ("closed", "its cap is 0")
+
+
 def test_cap_is_exact_at_once(ctl: Ctl, conn: Connection) -> None:
     queued(conn, 1, 2)
     running(conn)

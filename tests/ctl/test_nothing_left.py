@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +20,7 @@ from tests.support.agent.real import cli_of
 from tests.support.rig import CHECKOUT
 from tests.support.wait import wait_until
 from tireless import proctree
+from tireless.ctl import versions
 from tireless.entities import AgentKind
 
 LITTERS = f"""#!{sys.executable}
@@ -133,4 +137,46 @@ def test_a_signal_that_is_ignored_stays_so(ctl: Ctl, temporary: Path, tmp_path: 
             assert "does not tell its version" in end(ran)
     finally:
         signal.signal(signal.SIGHUP, before)
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("moment", ["made", "removed"])
+def test_a_signal_in_the_very_moment(temporary: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    """Just after its home was made, and just before it is removed."""
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    mkdtemp, rmtree = tempfile.mkdtemp, tempfile.TemporaryDirectory._rmtree  # type: ignore[attr-defined]
+
+    def make(*args: Any, **options: Any) -> str:
+        made: str = mkdtemp(*args, **options)
+        if moment == "made":
+            signal.raise_signal(signal.SIGINT)
+        return made
+
+    def remove(*args: Any, **options: Any) -> None:
+        if moment == "removed":
+            signal.raise_signal(signal.SIGINT)
+        rmtree(*args, **options)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make)
+    monkeypatch.setattr(tempfile.TemporaryDirectory, "_rmtree", staticmethod(remove))
+    with pytest.raises(KeyboardInterrupt):
+        versions.version_of(["true"])
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_doctor_that_is_sent_away_while_a_forge_is_asked(ctl: Ctl, temporary: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        with_agent(ctl, program(tmp_path, LITTERS))
+        token = tmp_path / "token"
+        token.write_text("x")
+        forge = f'kind = "gitea"\nhost = "forge.test"\napi_url = "http://127.0.0.1:{silent.getsockname()[1]}/api/v1"'
+        ctl.write(f'[[forge]]\n{forge}\ntoken_file = "{token}"')
+        with doctor(ctl) as ran:
+            connection, _ = silent.accept()
+            with connection:
+                ran.send_signal(signal.SIGINT)
+                said = end(ran)
+    assert ran.returncode == 130, said
+    assert "Traceback" not in said
     assert list(temporary.iterdir()) == []

@@ -221,6 +221,14 @@ def test_a_token_that_the_forge_refuses_is_told_with_its_file(
     assert gitea.token not in detail + answer.err
 
 
+def test_a_missing_cli_does_not_hide_that_its_key_is_not_set(ctl: Ctl) -> None:
+    ctl.lines = ['[lane.claude_code]\ncommand = ["no-such-agent"]\nenv_from = ["SOME_API_KEY"]']
+    check = checks(ctl, 1)["lane claude_code"]
+    assert check["level"] == "fail"
+    assert "no-such-agent is not on PATH" in check["detail"]
+    assert check["detail"].endswith("; lane.claude_code.env_from names SOME_API_KEY, not set here")
+
+
 def waiting(tmp_path: Path, name: str, does: str) -> str:
     """An agent's CLI that does something in a shell before it tells its version."""
     program = tmp_path / name
@@ -295,6 +303,25 @@ def test_what_wants_a_look_is_a_warning(ctl: Ctl, gitea: FakeForge, tmp_path: Pa
     assert "SOME_API_KEY, not set here" in found["lane claude_code"]["detail"]
     assert found["supervisor"]["level"] == "warn"
     assert found["repositories"]["level"] == "warn"
+
+
+def test_jobs_in_a_lane_that_nobody_works_are_a_warning(ctl: Ctl, conn: Connection) -> None:
+    def said() -> str | None:
+        found = {check["name"]: check for check in ctl("doctor", "--json").json["checks"]}
+        check = found.get("runners claude_code")
+        assert check is None or check["level"] == "warn"
+        return check["detail"] if check is not None else None
+
+    ctl.write("[lane.claude_code]\nenabled = false")
+    workers.register(conn, "there/boot/1/2/3", "there", WorkerRole.POLLER, None, 2)
+    assert said() is None  # no job waits for it
+    queued(conn, 1, 2)
+    assert said() == (
+        f"2 jobs wait in a lane that starts nothing: not enabled in {ctl.path} of this host, and no runner of it is "
+        "alive on another"
+    )
+    workers.register(conn, "there/boot/1/2/4", "there", WorkerRole.RUNNER, CC, 2)
+    assert said() is None
 
 
 def test_a_database_that_is_away_is_a_failed_check_among_others(

@@ -323,6 +323,8 @@ def test_a_drain_finishes_what_is_in_hand(new_rig: NewRig, tmp_path: Any) -> Non
     assert supervisor.wait(30) == 0
     assert rig.job(number).state is JobState.DELIVERED
     assert len(rig.forge.pulls()) == 1
+    with rig.connection() as conn:
+        assert workers.of_host(conn) == [], "who leaves in order is not taken for one that was killed"
 
 
 def test_the_status_page_is_served_by_the_poller_and_follows_a_reload(new_rig: NewRig) -> None:

@@ -6,9 +6,9 @@ import dataclasses
 from datetime import timedelta
 from uuid import UUID
 
-from tests.support.store import CC, NOON, clock_at, queued, running, set_clock
+from tests.support.store import CC, NOON, clock_at, no_writes, queued, running, set_clock
 from tireless.entities import WorkerRole
-from tireless.store import workers
+from tireless.store import claims, workers
 from tireless.store.queries import Connection
 from tireless.store.workers import Draining, Worker
 
@@ -29,6 +29,19 @@ def test_a_worker_drains_since_it_first_said_so(conn: Connection) -> None:
     found = {w.id: w.draining_since for w in workers.of_host(conn)}
     assert found == {claim.worker: NOON + timedelta(seconds=10), "w2": None}
     assert workers.draining(workers.of_host(conn)) == [Draining("here", NOON + timedelta(seconds=10), 1)]
+
+
+def test_who_leaves_is_forgotten_unless_it_still_holds_a_job(conn: Connection) -> None:
+    for name in ("w1", "w2"):
+        workers.register(conn, name, "here", WorkerRole.RUNNER, CC, 1)
+    queued(conn, 1)
+    claim = running(conn)
+    workers.leave(conn, "w2")
+    workers.leave(conn, claim.worker)
+    assert [w.id for w in workers.of_host(conn)] == [claim.worker]
+    assert claims.release_claims(conn, [claim.worker], "it left", writes_for=no_writes)
+    workers.leave(conn, claim.worker)
+    assert workers.of_host(conn) == []
 
 
 def test_a_host_drains_while_one_of_its_runners_says_so_and_has_a_job() -> None:

@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from tireless.ctl.explain import Facts, quiet_until, why
+from tireless.ctl.output import when
 from tireless.entities import (
     AgentKind,
     Forge,
@@ -27,6 +28,7 @@ from tireless.entities import (
     WriteOp,
     WriteState,
 )
+from tireless.governor import in_words
 from tireless.store.budgets import Budget, Spending
 from tireless.store.workers import Worker
 
@@ -74,6 +76,8 @@ def worker(role: WorkerRole, host: str = "there") -> Worker:
 
 RUNNER, POLLER = worker(WorkerRole.RUNNER), worker(WorkerRole.POLLER)
 IDLE = replace(RUNNER, waits_for="claude is not on PATH")
+BUSY = replace(RUNNER, job_id=UUID(int=2))
+LEAVING = replace(BUSY, draining_since=NOW)
 READY = Facts(NOW, job(), LANE, repo(), 0, [RUNNER, POLLER], 0)
 
 
@@ -108,6 +112,8 @@ def test_with_nothing_in_its_way_it_starts_soon() -> None:
         ({"alive": [POLLER]}, "no_runner"),
         ({"alive": []}, "no_runner"),
         ({"alive": [IDLE, POLLER]}, "agent_missing"),
+        ({"alive": [LEAVING, POLLER]}, "draining"),
+        ({"alive": [BUSY, LEAVING, POLLER]}, "runners_busy"),
         ({"alive": [POLLER], "lane_off_in": "/etc/t.toml"}, "lane_off"),
         ({"repo": None}, "repo_untracked"),
         ({"repo": repo(schedule=PollSchedule(enabled=False))}, "repo_disabled"),
@@ -153,6 +159,21 @@ def test_a_runner_without_its_agent_takes_only_what_an_agent_has_ended() -> None
     assert codes(replace(begun, job=job(work_host="there", phase=Phase.PUSH))) == ["ready"]
 
 
+def test_hosts_that_drain_are_named_and_what_starts_it_again() -> None:
+    both = replace(READY, alive=[LEAVING, replace(LEAVING, host="elsewhere")])
+    (drains,) = why(both)
+    assert (
+        "every runner of lane claude_code drains (on elsewhere, there): it finishes what it has" in drains.text
+    )
+    assert drains.text.endswith("nothing starts until tireless-supervisor is started again")
+    assert codes(replace(both, lane=replace(LANE, cap=2, running=2))) == ["draining", "lane_full"]
+    assert why(replace(both, lane_off_in="/etc/t.toml"))[0].text.endswith("enabled in /etc/t.toml")
+    other = worker(WorkerRole.RUNNER, "elsewhere")
+    assert codes(replace(READY, alive=[LEAVING, other])) == ["ready"]  # another host takes it
+    begun = replace(READY, alive=[LEAVING, other], job=job(work_host="there"))
+    assert "where its runners drain; other hosts" in why(begun)[0].text
+
+
 def test_the_one_to_act_on_comes_first() -> None:
     facts = replace(READY, lane=replace(LANE, paused=True, pause_reason="x", running=2), alive=[], ahead=2)
     assert codes(facts) == ["lane_paused", "no_runner", "lane_full"]
@@ -166,6 +187,48 @@ def test_held_jobs() -> None:
     expired = replace(held, claim_expires_at=NOW - timedelta(seconds=1))
     assert codes(replace(READY, job=expired)) == ["lease_expired"]
     assert "no poller is alive" in why(replace(READY, job=expired, alive=[]))[0].text
+
+
+def test_a_held_job_whose_runner_is_gone() -> None:
+    until = NOW + timedelta(minutes=5)
+    held = job(state=JobState.RUNNING, claimed_by="vm/boot/1/23039/5", claim_expires_at=until)
+    gone = replace(READY, job=held, holder_gone=True)
+    here = worker(WorkerRole.POLLER, "vm")
+    (reason,) = why(replace(gone, alive=[here]))
+    assert (reason.code, reason.text.partition("; ")[2]) == (
+        "runner_gone",
+        "the supervisor of vm takes the job back within seconds",
+    )
+    for alive, who in (([POLLER], "a poller of another host"), ([], "any poller")):
+        (reason,) = why(replace(gone, alive=alive))
+        assert reason.text == (
+            "its runner vm/boot/1/23039/5 is gone, as is all of tireless on vm; start tireless-supervisor there, which "
+            f"takes the job up at once, or else the lease ends at {when(until)}, and {who} takes it back then"
+        )
+    asked = replace(held, cancel_requested_at=NOW, cancel_reason="wrong")
+    assert codes(replace(gone, job=asked)) == ["runner_gone"]
+    expired = replace(held, claim_expires_at=NOW - timedelta(seconds=1))
+    assert codes(replace(gone, job=expired)) == ["lease_expired"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "refusal"),
+    [
+        (AgentKind.CLAUDE_CODE, "is not logged in: run /login"),
+        (AgentKind.OPENCODE, "the model's API refuses the key (401): no"),
+    ],
+)
+def test_a_lane_whose_agent_is_not_logged_in_wants_its_key_renewed(kind: AgentKind, refusal: str) -> None:
+    held = replace(LANE, lane=kind, hold_reason=in_words(refusal))
+    alive = [replace(RUNNER, lane=kind)]
+    (reason,) = why(replace(READY, job=job(lane=kind), lane=held, alive=alive, keys=["SOME_API_KEY"]))
+    assert reason.text.endswith(
+        f"; renew the key that lane.{kind}.env_from names (SOME_API_KEY), restart tireless-supervisor, which reads "
+        f"the environment at its start, then tireless-ctl lane resume {kind}"
+    )
+    other = replace(held, hold_reason="invoice first")
+    (reason,) = why(replace(READY, job=job(lane=kind), lane=other, alive=alive))
+    assert reason.text.endswith(f"(invoice first); tireless-ctl lane resume {kind}")
 
 
 def test_a_label_that_the_wrong_person_set() -> None:

@@ -140,6 +140,21 @@ def test_who_withdrew_decides_what_is_tidied_up() -> None:
     assert "cancelled. not today" in body_of(second, WriteOp.STATUS_COMMENT)
 
 
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("not today", "cancelled. not today"),
+        ("cancelled by an operator", "cancelled by an operator"),  # tireless-ctl's, where none was given
+        (None, "cancelled"),
+    ],
+)
+def test_a_cancel_says_once_that_it_is_one(reason: str | None, said: str) -> None:
+    (end, *_) = delivery.writes_for_end(CONFIG)(
+        dataclasses.replace(job(cancel_reason=reason), state=JobState.ABANDONED)
+    )
+    assert end.payload["body"].startswith(f"**tireless**: {said}\n\n")
+
+
 def test_an_ending_survives_its_row() -> None:
     ending = Ending(
         JobState.FAILED, "why", "summary", "question?", "stat", ({"key": "a"},), "tail", ("note",), 1.25

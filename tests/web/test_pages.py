@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.web.conftest import TOKEN, Rows, Site
+from tests.web.conftest import CONFIG, TOKEN, Rows, Site, Start
+from tireless.config import LaneConfig
 from tireless.entities import AgentKind
 from tireless.store import lanes
 from tireless.web.markup import el, is_web_url, link, strange
@@ -128,6 +131,40 @@ def test_overview_shows_what_is_going_on(site: Site, rows: Rows) -> None:
 def test_a_hold_without_an_end_says_what_ends_it(site: Site, rows: Rows) -> None:
     lanes.hold(rows.conn, AgentKind.OPENCODE, "no login")
     assert "held: no login, until an operator resumes it" in parsed(site.ask("/").body).text
+
+
+def starts_jobs(site: Site) -> list[str]:
+    """What the page says of each lane."""
+    lanes_table = site.ask("/").body.partition("<h2>Lanes</h2>")[2].partition("</table>")[0]
+    return [
+        parsed(row.rpartition("<td>")[2].removesuffix("</td>")).text for row in lanes_table.split("</tr>")[1:-1]
+    ]
+
+
+def test_a_lane_that_nobody_works_does_not_start_jobs(site: Site, rows: Rows) -> None:
+    nobody = "no runner: no runner is alive on any host; start tireless-supervisor"
+    assert starts_jobs(site) == [nobody, nobody]
+    worker = {"role": "runner", "lane": "claude_code", "pid": 7, "version": "0", "host": "build"}
+    rows.add("worker", id="host/1", **worker)
+    elsewhere = "no runner: no runner is alive, though tireless runs on build; see that lane's log"
+    assert starts_jobs(site) == ["yes", elsewhere]
+    rows.conn.execute(b"update worker set waits_for = 'claude is not on PATH'")
+    assert starts_jobs(site)[0] == "no runner: no runner can start its agent: on build claude is not on PATH"
+    rows.conn.execute(b"update worker set waits_for = null, seen_at = now() - interval '4 minutes'")
+    assert starts_jobs(site) == [nobody, nobody]
+    rows.running()  # its lease speaks for it
+    assert starts_jobs(site)[0] == "yes"
+    rows.conn.execute(b"update worker set draining_since = now()")
+    assert starts_jobs(site)[0].startswith("draining: every runner drains (on build): it finishes what it has")
+
+
+def test_a_lane_that_is_off_here_and_has_no_runner_elsewhere(
+    start: Start, database_url: str, rows: Rows
+) -> None:
+    off = replace(CONFIG, lane={AgentKind.OPENCODE: LaneConfig(enabled=False)})
+    site = start(lambda: psycopg.connect(database_url, autocommit=True), off)
+    said = "no runner: not enabled in the defaults of this host, and no runner of it is alive on another"
+    assert starts_jobs(site)[1] == said
 
 
 def test_an_ended_hold_is_not_shown(site: Site, rows: Rows) -> None:

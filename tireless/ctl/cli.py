@@ -15,6 +15,7 @@ from pathlib import Path
 import psycopg
 
 from tireless import __version__, config
+from tireless.config import Config
 from tireless.ctl import doctor, explain, jobs, lanes, logs, migrate, repos, status
 from tireless.ctl.commands import Group, Parser
 from tireless.ctl.output import Output
@@ -119,6 +120,7 @@ def _leaving_in_order() -> Iterator[None]:
 
 
 def _run(args: argparse.Namespace) -> int:
+    loaded: Config | None = None
     try:
         with contextlib.suppress(AttributeError):
             sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -134,7 +136,7 @@ def _run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         return 130
     except (TirelessError, psycopg.Error) as e:
-        code, text = failure(e)
+        code, text = failure(e, loaded)
         for line in text.splitlines() if code == Exit.CONFIG else [text]:
             print(f"tireless-ctl: {line}", file=sys.stderr)
         return code

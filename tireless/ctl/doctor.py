@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -17,7 +16,7 @@ from pathlib import Path
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from tireless import embedded
+from tireless import embedded, standing
 from tireless.agents import presence
 from tireless.agents.base import AgentMissing
 from tireless.agents.environment import lane_program
@@ -31,10 +30,11 @@ from tireless.config import (
     token_source,
     unset_variables,
 )
+from tireless.ctl import state_dir
 from tireless.ctl.commands import Group
 from tireless.ctl.output import Cell, clean, plural, seconds
 from tireless.ctl.session import Exit, Session, clock, failure
-from tireless.ctl.status import describe_sandbox, look, walls
+from tireless.ctl.status import Picture, describe_sandbox, look, walls
 from tireless.ctl.versions import ANSWER_SECONDS, Asked, asked, first_of, version_of
 from tireless.entities import AgentKind, TirelessError
 from tireless.forge import Forbidden, ForgeError, Unauthorized, client_for
@@ -102,11 +102,16 @@ def _checks(session: Session) -> Iterator[Check]:
 
 def _names(config: Config) -> list[str]:
     """The longest names of checks that there can be."""
-    return ["notifications", *map(_lane_name, config.lane), *map(_forge_name, config.forge)]
+    lanes = [name for kind in config.lane for name in (_lane_name(kind), _runners_name(kind))]
+    return ["notifications", *lanes, *map(_forge_name, config.forge)]
 
 
 def _lane_name(kind: AgentKind) -> str:
     return f"lane {kind}"
+
+
+def _runners_name(lane: str) -> str:
+    return f"runners {lane}"
 
 
 def _forge_name(entry: ForgeConfig) -> str:
@@ -129,10 +134,10 @@ def _machine(config: Config) -> Iterator[Check]:
 
 def _state_dir(config: Config) -> Check:
     place = config.state_dir
-    there = place if place.exists() else next(p for p in place.parents if p.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
-        return Check("state_dir", Level.FAIL, f"{there} is not writable for this user; set state_dir")
-    room = Room(there, config.runner.min_free_mb << 20)
+    fault = state_dir.fault(place)
+    if fault is not None:
+        return Check("state_dir", Level.FAIL, fault)
+    room = Room(state_dir.there_of(place), config.runner.min_free_mb << 20)
     if room.short:
         return Check("state_dir", Level.FAIL, f"{place}: no work begins: {room}")
     made = "" if place.exists() else ", made at the first start"
@@ -179,7 +184,7 @@ def _database(session: Session) -> Iterator[Check]:
     except (NoDatabase, ConfigError) as e:
         yield Check("database", Level.FAIL, str(e))
     except psycopg.Error as e:
-        yield Check("database", Level.FAIL, failure(e)[1])
+        yield Check("database", Level.FAIL, failure(e, config)[1])
 
 
 def _server(config: Config, url: str, conn: Connection) -> Check:
@@ -234,7 +239,8 @@ def _work(session: Session, conn: Connection) -> Iterator[Check]:
     yield Check("supervisor", Level.OK if alive else Level.WARN, f"{text} of this host alive")
     for host, lane, why in picture.waiting:
         level = Level.FAIL if host == session.config.host else Level.WARN
-        yield Check(f"runners {lane}", level, f"those on {host} take no work: {why}")
+        yield Check(_runners_name(lane), level, f"those on {host} take no work: {why}")
+    yield from _jobs_that_nobody_takes(session, picture)
     tracked = len(picture.repos)
     if not tracked:
         yield Check("repositories", Level.WARN, "none is tracked; tireless-ctl repo add")
@@ -242,6 +248,17 @@ def _work(session: Session, conn: Connection) -> Iterator[Check]:
     bad = ", ".join(f"{r.ref} ({r.poll_result})" for r in picture.in_trouble)
     text = f"{plural(tracked, 'repository').replace('repositorys', 'repositories')} tracked"
     yield Check("repositories", Level.WARN if bad else Level.OK, f"{text}; in trouble: {bad}" if bad else text)
+
+
+def _jobs_that_nobody_takes(session: Session, picture: Picture) -> Iterator[Check]:
+    """A runner without its agent's program is a check of its own."""
+    for lane in picture.lanes:
+        off_in = standing.lane_off_in(session.config, lane.lane)
+        stop = standing.no_taker(lane.lane, picture.alive, off_in)
+        if stop is not None and stop.code != "agent_missing" and lane.pending > 0:
+            verb = "waits" if lane.pending == 1 else "wait"
+            text = f"{plural(lane.pending, 'job')} {verb} in a lane that starts nothing: {stop.why}"
+            yield Check(_runners_name(lane.lane), Level.WARN, text)
 
 
 # -- agents and forges ------------------------------------------------------------------------------------
@@ -263,7 +280,7 @@ def _agents(config: Config) -> Iterator[Check]:
                 program = lane_program(lane, kind)
                 presence.demand(lane, kind, sandbox)
             except AgentMissing as e:
-                yield Check(_lane_name(kind), Level.FAIL, str(e))
+                yield Check(_lane_name(kind), Level.FAIL, f"{e}{_unset(kind, lane)}")
                 continue
             questions[stack.enter_context(asked(program.argv))] = (kind, lane, program.argv)
         while questions:
@@ -277,13 +294,18 @@ def _agent(kind: AgentKind, lane: LaneConfig, argv: Sequence[str], question: Ask
     if version is None:
         silent = f"gives no answer to --version within {ANSWER_SECONDS:g} s"
         text = f"{shlex.join(argv)} {silent if question.silent else 'does not tell its version'}"
-    missing = unset_variables(lane)
+    missing = _unset(kind, lane)
     if missing:
-        text += f"; lane.{kind}.env_from names {', '.join(missing)}, not set here"
+        text += missing
     elif not lane.env_from and not lane.env:
         text += f"; no key is passed to it: set lane.{kind}.env_from"
         return Check(_lane_name(kind), Level.WARN, text)
     return Check(_lane_name(kind), Level.WARN if missing or version is None else Level.OK, text)
+
+
+def _unset(kind: AgentKind, lane: LaneConfig) -> str:
+    missing = unset_variables(lane)
+    return f"; lane.{kind}.env_from names {', '.join(missing)}, not set here" if missing else ""
 
 
 def _forges(session: Session) -> Iterator[Check]:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from tireless import process, standing
 from tireless.config import Config
 from tireless.ctl import documents, lookup
 from tireless.ctl.commands import Group
 from tireless.ctl.output import age, clean, plural, seconds, short_ids, when
 from tireless.ctl.session import Exit, Refused, Session, clock
 from tireless.entities import (
-    AgentKind,
     ForgeWrite,
     Job,
     JobState,
@@ -40,6 +40,7 @@ examples
   tireless-ctl explain 3f2a --json
 """
 # How long a job whose workspace is on one host's disk waits for that host (store/sql/claim_next.sql).
+_NO_LOGIN = ("not logged in", "refuses the key")  # as tireless/agents word Outcome.NOT_AUTHENTICATED
 LABEL_REFUSED = (
     "the issue's label was set by somebody who may not start work (who.require); somebody who may takes it off and "
     "sets it again"
@@ -68,16 +69,18 @@ class Facts:
     label_refused: bool = False  # whoever set the issue's label may not start work
     wake_seconds: float = 60.0
     host_gone: timedelta = timedelta(hours=1)  # for so long others leave it to the host that has its workspace
+    holder_gone: bool = False  # the process that holds the job has ended, as this host can tell for sure
+    keys: Sequence[str] = ()  # what the lane's agent is given of the environment, by this host's configuration
     spending: Spending | None = None  # of the UTC day; None where neither lane nor repository has a budget
 
     @property
     def runners(self) -> list[Worker]:
-        return [w for w in self.alive if w.role is WorkerRole.RUNNER and w.lane is self.job.lane]
+        return standing.runners(self.job.lane, self.alive)
 
     @property
     def able(self) -> list[Worker]:
-        """The runners that take this job: one whose agent's program is not there takes what an agent has ended."""
-        return [w for w in self.runners if w.waits_for is None or not self.job.phase.needs_agent]
+        """The runners that take this job, now or after the one in hand."""
+        return standing.takers(self.job.lane, self.alive, needs_agent=self.job.phase.needs_agent)
 
     def used_up(self, *, of_lane: bool) -> BudgetHold | None:
         """The budget that is used up, of the lane or of the repository."""
@@ -124,20 +127,16 @@ def gather(session: Session, conn: Connection, job: Job) -> Facts:
         repo=repo,
         repo_running=place.repo_running,
         alive=session.living(conn),
-        lane_off_in=_lane_off_in(session.config, job.lane),
+        lane_off_in=standing.lane_off_in(session.config, job.lane),
         ahead=place.ahead,
         label_refused=job.issue.number in refused,
         writes=writes.of_job(conn, job.id),
         wake_seconds=session.config.runner.listening_seconds,
+        holder_gone=process.is_dead(job.claimed_by or "", session.config.host) is True,
+        keys=session.config.lane[job.lane].env_from,
         host_gone=timedelta(seconds=session.config.lease.host_gone_seconds),
         spending=budgets.spent_today(conn, job.lane, job.repo_id),
     )
-
-
-def _lane_off_in(config: Config, lane: AgentKind) -> str | None:
-    if config.lane[lane].processes > 0:
-        return None
-    return str(config.path) if config.path is not None else "the defaults"
 
 
 def why(facts: Facts) -> list[Reason]:
@@ -161,7 +160,7 @@ def _lane(facts: Facts) -> list[Reason]:
         text = f"lane {name} is paused ({lane.pause_reason}); tireless-ctl lane resume {name} ends that"
         found.append(Reason("lane_paused", text))
     if lane.held and lane.held_until is None:
-        text = f"lane {name} is held until an operator resumes it ({lane.hold_reason}); tireless-ctl lane resume {name}"
+        text = f"lane {name} is held until an operator resumes it ({lane.hold_reason}); {_way_out(facts, lane)}"
         found.append(Reason("lane_held", text))
     elif lane.held and lane.held_until is not None and lane.held_until > facts.now:
         found.append(_held_lane(facts, lane, lane.held_until))
@@ -175,6 +174,20 @@ def _lane(facts: Facts) -> list[Reason]:
     return found
 
 
+def _way_out(facts: Facts, lane: Lane) -> str:
+    """Out of a hold without an end. The agents' own words tell whether the key is to blame (governor.py has the two
+    kinds of them; the third is the operator's own)."""
+    resume = f"tireless-ctl lane resume {lane.lane}"
+    reason = (lane.hold_reason or "").casefold()
+    if not any(words in reason for words in _NO_LOGIN):
+        return resume
+    names = f" ({', '.join(facts.keys)})" if facts.keys else ""
+    return (
+        f"renew the key that lane.{lane.lane}.env_from names{names}, restart tireless-supervisor, which reads the "
+        f"environment at its start, then {resume}"
+    )
+
+
 def _held_lane(facts: Facts, lane: Lane, until: datetime) -> Reason:
     text = f"lane {lane.lane} is held until {when(until)} ({lane.hold_reason})"
     used_up = facts.used_up(of_lane=True)
@@ -185,23 +198,11 @@ def _held_lane(facts: Facts, lane: Lane, until: datetime) -> Reason:
 
 
 def _workers(facts: Facts) -> list[Reason]:
-    if facts.able:
-        return []
-    if facts.runners:
-        whys = "; ".join(
-            f"on {host} {why}" for host, why in {w.host: w.waits_for for w in facts.runners}.items()
-        )
-        return [Reason("agent_missing", f"no runner of lane {facts.job.lane} can start its agent: {whys}")]
-    if facts.lane_off_in is not None:
-        text = f"lane {facts.job.lane} is not enabled in {facts.lane_off_in} of this host"
-        return [Reason("lane_off", f"{text}, and no runner of it is alive on another")]
-    text = f"no runner of lane {facts.job.lane} is alive on any host; start tireless-supervisor"
-    if facts.alive:
-        hosts = ", ".join(sorted({w.host for w in facts.alive}))
-        text = (
-            f"no runner of lane {facts.job.lane} is alive, though tireless runs on {hosts}; see that lane's log"
-        )
-    return [Reason("no_runner", text)]
+    job = facts.job
+    stop = standing.no_taker(
+        job.lane, facts.alive, facts.lane_off_in, needs_agent=job.phase.needs_agent, named=True
+    )
+    return [Reason(stop.code, stop.why)] if stop is not None else []
 
 
 def _repository(facts: Facts) -> list[Reason]:
@@ -254,7 +255,10 @@ def _job(facts: Facts) -> list[Reason]:
 
 def _why_not_there(facts: Facts, host: str) -> str:
     """Why no runner of a host takes the job."""
-    waits_for = next((w.waits_for for w in facts.runners if w.host == host), None)
+    there = [w for w in facts.runners if w.host == host]
+    if any(w.draining_since is not None for w in there):
+        return "its runners drain"
+    waits_for = next((w.waits_for for w in there), None)
     return "no runner is alive" if waits_for is None else f"its agent cannot be started ({waits_for})"
 
 
@@ -267,6 +271,11 @@ def _queue(facts: Facts) -> list[Reason]:
         if facts.ahead:
             text += f", and {plural(facts.ahead, 'job')} before it"
         return [Reason("lane_full", text)]
+    if facts.able and all(w.job_id is not None for w in facts.able):
+        text = f"all runners of lane {lane.lane} ({len(facts.able)}) are at work"
+        if facts.ahead:
+            text += f", and {plural(facts.ahead, 'job')} before it"
+        return [Reason("runners_busy", text)]
     if facts.ahead:
         return [Reason("queued", f"{plural(facts.ahead, 'job')} of its lane go before it")]
     return []
@@ -281,10 +290,30 @@ def _in_hand(facts: Facts) -> Reason:
                 f"the lease of {job.claimed_by} has run out and no poller is alive; start tireless-supervisor"
             )
         return Reason("lease_expired", text)
+    if facts.holder_gone:
+        return Reason("runner_gone", _gone(facts))
     if job.cancel_requested_at is not None:
         text = f"it was asked to stop {age(job.cancel_requested_at, facts.now)} ({job.cancel_reason})"
         return Reason("stopping", text)
     return Reason("running", f"it runs: phase {job.phase}, attempt {job.attempts}, held by {job.claimed_by}")
+
+
+def _gone(facts: Facts) -> str:
+    """A supervisor takes back what its runners held; where it has ended as well, its next start does, or a poller once
+    the lease has ended."""
+    job = facts.job
+    found = process.parse_worker_id(job.claimed_by or "")
+    host = found.host if found is not None else "its host"
+    text = f"its runner {job.claimed_by} is gone"
+    if any(w.host == host for w in facts.alive):
+        return f"{text}; the supervisor of {host} takes the job back within seconds"
+    text += (
+        f", as is all of tireless on {host}; start tireless-supervisor there, which takes the job up at once"
+    )
+    others = (
+        "a poller of another host" if any(w.role is WorkerRole.POLLER for w in facts.alive) else "any poller"
+    )
+    return f"{text}, or else the lease ends at {when(job.claim_expires_at)}, and {others} takes it back then"
 
 
 def _ended(job: Job) -> Reason:

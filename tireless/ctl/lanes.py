@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from tireless import standing
 from tireless.budgeting import follow_budget
 from tireless.ctl import documents, lookup
 from tireless.ctl.commands import Group
 from tireless.ctl.output import Cell, clean, plural, when
-from tireless.ctl.session import Exit, Refused, Session
-from tireless.entities import AgentKind, Lane, WorkerRole
+from tireless.ctl.session import Exit, Refused, Session, clock
+from tireless.entities import AgentKind, Lane
+from tireless.standing import State, Stop
 from tireless.store import budgets, lanes
 from tireless.store.budgets import Spent
 from tireless.store.queries import Connection
@@ -125,16 +126,15 @@ def run_list(session: Session) -> int:
         found = lanes.all_lanes(conn)
         spent = budgets.spent_by_lane(conn)
         alive = session.living(conn)
-    there = runners(alive)
-    session.out.give(shown(found, spent, there), table(session, found, spent, there))
+        now = clock(conn)
+    session.out.give(shown(found, spent, runners(alive)), table(session, found, spent, alive, now))
     return Exit.OK
 
 
 def runners(alive: Iterable[Worker]) -> Mapping[AgentKind, int]:
-    """How many runners each lane has, of the processes that are alive, on all hosts; who waits for his agent's program
-    is none."""
-    found = (w.lane for w in alive if w.role is WorkerRole.RUNNER and w.waits_for is None)
-    return Counter(lane for lane in found if lane is not None)
+    """How many runners that take another job each lane has, of the processes that are alive, on all hosts."""
+    there = list(alive)
+    return {lane: len(standing.takers(lane, there)) for lane in AgentKind}
 
 
 def shown(
@@ -152,21 +152,20 @@ def shown(
 
 
 def table(
-    session: Session, found: list[Lane], spent: Mapping[AgentKind, Spent], there: Mapping[AgentKind, int]
+    session: Session,
+    found: list[Lane],
+    spent: Mapping[AgentKind, Spent],
+    alive: Sequence[Worker],
+    now: datetime,
 ) -> str:
     if not found:
         return "no lane yet; a supervisor's first start makes them, or tireless-ctl migrate"
-    rows: list[list[Cell | str]] = [
-        [
-            lane.lane.value,
-            f"{lane.running}/{lane.cap}",
-            str(lane.pending),
-            today(spent.get(lane.lane), lane.daily_usd, lane.daily_jobs),
-            _state(lane, there.get(lane.lane, 0)),
-            _why(lane),
-        ]
-        for lane in found
-    ]
+    rows: list[list[Cell | str]] = []
+    for lane in found:
+        stops = standing.stops(lane, alive, now, standing.lane_off_in(session.config, lane.lane))
+        counts = [f"{lane.running}/{lane.cap}", str(lane.pending)]
+        cost = today(spent.get(lane.lane), lane.daily_usd, lane.daily_jobs)
+        rows.append([lane.lane.value, *counts, cost, _state(lane, stops), _why(lane, stops)])
     return session.out.table(["LANE", "RUNNING", "WAITING", "TODAY", "STATE", "WHY"], rows)
 
 
@@ -178,26 +177,24 @@ def today(spent: Spent | None, usd: float | None, jobs: int | None) -> str:
     return f"{money} USD, {count}"
 
 
-def _state(lane: Lane, runners: int) -> Cell:
-    if lane.paused:
-        return Cell("paused", "bad")
-    if lane.held:
-        return Cell("held", "bad")
-    if runners == 0:
-        return Cell("no runner", "bad")
+def _state(lane: Lane, stops: Sequence[Stop]) -> Cell:
+    if stops:
+        return Cell(stops[0].state.value, "bad")
     if lane.probing:
         return Cell("probing", "busy")
     return Cell("full", "busy") if lane.running >= lane.cap else Cell("open", "good")
 
 
-def _why(lane: Lane) -> str:
-    parts = [clean(lane.pause_reason or "", 120)] if lane.paused else []
-    if lane.held:
-        end = f"until {when(lane.held_until)}" if lane.held_until else "until lane resume"
-        parts.append(f"{clean(lane.hold_reason or '', 120)} ({end})")
-    elif lane.probing:
-        parts.append("after a usage limit one job goes first")
-    return "; ".join(part for part in parts if part)
+def _why(lane: Lane, stops: Sequence[Stop]) -> str:
+    held = any(stop.state is State.HELD for stop in stops)
+    probing = ["after a usage limit one job goes first"] if lane.probing and not held else []
+    return "; ".join([*map(_said, stops), *probing])
+
+
+def _said(stop: Stop) -> str:
+    if stop.state is not State.HELD:
+        return clean(stop.why)
+    return f"{clean(stop.why, 120)} ({f'until {when(stop.until)}' if stop.until else 'until lane resume'})"
 
 
 def run_cap(session: Session) -> int:
@@ -224,15 +221,17 @@ def run_budget(session: Session) -> int:
                 follow_budget(conn, lane.lane)
         lane = _get(conn, args.lane)
         spent = budgets.spent_by_lane(conn)
-        there = runners(session.living(conn))
+        alive = session.living(conn)
+        now = clock(conn)
     text = f"{lane.lane}: {today(spent.get(lane.lane), usd, jobs)} today"
     if usd is None and jobs is None:
         text += ", without a limit"
     if before.held and not lane.held:
         text += "; no longer held"
-    if lane.held:
-        text += f"; held: {_why(lane)}; tireless-ctl lane resume {lane.lane} ends that"
-    session.out.give(shown([lane], spent, there)[0], text)
+    for stop in standing.stops(lane, alive, now, None):
+        if stop.state is State.HELD:
+            text += f"; held: {_said(stop)}; tireless-ctl lane resume {lane.lane} ends that"
+    session.out.give(shown([lane], spent, runners(alive))[0], text)
     return Exit.OK
 
 

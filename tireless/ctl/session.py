@@ -13,7 +13,7 @@ from enum import IntEnum
 
 import psycopg
 
-from tireless import embedded, process
+from tireless import database_url, embedded, standing
 from tireless.config import Config, ConfigError, ForgeConfig, with_token
 from tireless.ctl.output import Output
 from tireless.entities import Forge, TirelessError
@@ -22,9 +22,6 @@ from tireless.store.connection import NoDatabase, is_outage
 from tireless.store.migrate import MigrationError, SchemaTooNew, SchemaTooOld
 from tireless.store.queries import Connection
 from tireless.store.workers import Worker
-
-# A worker says that it is there once a minute (poller.py, runner.py).
-SEEN_SECONDS = 180.0
 
 
 class Exit(IntEnum):
@@ -97,12 +94,7 @@ class Session:
         return with_token(self.config, self.config.forge_for(forge, host), os.environ)
 
     def is_alive(self, worker: Worker, now: datetime) -> bool:
-        """Whether a process is there: for sure on this host, and by when it was seen on others, or by the job that it
-        holds: a runner says that it is there between jobs, and while it works the lease of its job says it."""
-        dead = process.is_dead(worker.id, self.config.host)
-        if dead is not None:
-            return not dead
-        return worker.job_id is not None or (now - worker.seen_at).total_seconds() < SEEN_SECONDS
+        return standing.is_alive(worker, self.config.host, now)
 
     def living(self, conn: Connection) -> list[Worker]:
         """The processes that are there, of all hosts."""
@@ -123,8 +115,8 @@ def bring_up_to_date(conn: Connection, config: Config) -> list[migrate.Migration
     return applied
 
 
-def failure(error: TirelessError | psycopg.Error) -> tuple[Exit, str]:
-    """The exit code of an error, and what is said about it; pure."""
+def failure(error: TirelessError | psycopg.Error, config: Config | None) -> tuple[Exit, str]:
+    """The exit code of an error, and what is said about it. Without a configuration it is the error of reading one."""
     text = " ".join(str(error).split()) if isinstance(error, psycopg.Error) else str(error)
     if isinstance(error, Usage):
         return Exit.USAGE, text
@@ -138,5 +130,6 @@ def failure(error: TirelessError | psycopg.Error) -> tuple[Exit, str]:
         # Raised by a URL that cannot be read; its text quotes the URL, password and all.
         return Exit.CONFIG, "database.url cannot be read as one; it looks like postgresql://user@host:5432/name"
     if is_outage(error):
-        return Exit.NO_DATABASE, f"no answer from the database: {text}; is database.url right, and is it up?"
+        doubt = f"; {database_url.doubt(config.database, os.environ)}" if config is not None else ""
+        return Exit.NO_DATABASE, f"no answer from the database: {text}{doubt}"
     return Exit.REFUSED, f"the database refuses: {text}"

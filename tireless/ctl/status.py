@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -49,8 +48,8 @@ class Picture:
     sandbox: tuple[str, bool]  # in words, and whether it is as the configuration wants it
 
     @property
-    def runners(self) -> Mapping[AgentKind, int]:
-        return runners(worker for worker, alive in self.workers if alive)
+    def alive(self) -> list[Worker]:
+        return [worker for worker, alive in self.workers if alive]
 
     @property
     def waiting(self) -> list[tuple[str, str, str]]:
@@ -60,7 +59,7 @@ class Picture:
 
     @property
     def draining(self) -> list[Draining]:
-        return workers.draining(worker for worker, alive in self.workers if alive)
+        return workers.draining(self.alive)
 
     @property
     def held_repos(self) -> list[TrackedRepo]:
@@ -119,7 +118,7 @@ def _document(session: Session, picture: Picture) -> dict[str, Any]:
     return {
         "now": documents.plain(picture.now),
         "host": session.config.host,
-        "lanes": lane_documents(picture.lanes, picture.spent, picture.runners),
+        "lanes": lane_documents(picture.lanes, picture.spent, runners(picture.alive)),
         "workers": [documents.worker(w, alive) for w, alive in picture.workers],
         "draining": [documents.draining(host) for host in picture.draining],
         "jobs": {state.value: picture.jobs.get(state, 0) for state in JobState},
@@ -138,7 +137,8 @@ def _document(session: Session, picture: Picture) -> dict[str, Any]:
 
 def _page(session: Session, picture: Picture) -> str:
     out = session.out
-    parts = [lane_table(session, picture.lanes, picture.spent, picture.runners), _workers(session, picture)]
+    lanes = lane_table(session, picture.lanes, picture.spent, picture.alive, picture.now)
+    parts = [lanes, _workers(session, picture)]
     parts += [out.fit(_drains(host, picture.now)) for host in picture.draining]
     queue = ", ".join(f"{n} {state}" for state in JobState if (n := picture.jobs.get(state, 0))) or "no job yet"
     waiting, refused = (picture.writes.get(s, 0) for s in (WriteState.WAITING, WriteState.REFUSED))

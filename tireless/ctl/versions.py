@@ -60,7 +60,7 @@ def first_of(questions: Sequence[Asked]) -> Asked:
 def asked(argv: Sequence[str]) -> Iterator[Asked]:
     """Ask, and go on. At the end of the block nothing of the program runs, and what it wrote is gone: it gets a home of
     its own, for its temporary files too (OpenCode, when it does more than this, leaves a library of 5.5 MB there)."""
-    with tempfile.TemporaryDirectory(prefix="tireless-doctor-", ignore_cleanup_errors=True) as home:
+    with _home() as home:
         quiet = {"DISABLE_AUTOUPDATER": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1", "LC_ALL": "C"}
         env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": home, "TMPDIR": home, **quiet}
         child = _start([*argv, "--version"], env, home)
@@ -69,6 +69,30 @@ def asked(argv: Sequence[str]) -> Iterator[Asked]:
         finally:
             if child is not None:
                 _end(child)
+
+
+@contextlib.contextmanager
+def _home() -> Iterator[str]:
+    """A directory that is gone afterwards, whenever a signal ends us (only KILL leaves it)."""
+    made: tempfile.TemporaryDirectory[str] | None = None
+    try:
+        with _undisturbed():
+            made = tempfile.TemporaryDirectory(prefix="tireless-doctor-", ignore_cleanup_errors=True)
+        yield made.name
+    finally:
+        if made is not None:
+            with _undisturbed():
+                made.cleanup()
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """What would end us waits until the end of the block; doctor has one thread, and so nobody else to tell it to."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def version_of(argv: Sequence[str]) -> str | None:

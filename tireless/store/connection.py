@@ -26,6 +26,7 @@ import psycopg_pool
 import tenacity
 from psycopg.abc import PQGen
 
+from tireless import database_url
 from tireless.entities import TirelessError
 from tireless.store.queries import Connection, text
 from tireless.store.statements import NoAnswer, Remembering, is_stale
@@ -65,6 +66,9 @@ class Session(Remembering):
     def connect(cls, conninfo: str = "", **parameters: Any) -> Session:
         try:
             conn = super().connect(conninfo, **parameters)
+        except psycopg.errors.ConnectionTimeout as e:  # which is the one that does not tell whom it has asked
+            asked = database_url.server(conninfo)
+            raise psycopg.errors.ConnectionTimeout(f"{e}: {asked}" if asked else str(e)) from None
         except psycopg.OperationalError as e:
             # PgBouncer, unless it is told to ignore it. The server's timeouts are then its own defaults.
             if "unsupported startup parameter" not in str(e) or "options" not in parameters:

@@ -99,6 +99,11 @@ class Listener:
         return self._hears
 
     @property
+    def connected(self) -> bool:
+        """Whether there is a connection now, as far as anybody has noticed."""
+        return self._conn is not None and not self._conn.closed
+
+    @property
     def pulse_seconds(self) -> float:
         """Until the next pulse should be sent, by whom it may; never, behind a pooler."""
         return self._pulse_at + PULSE_SECONDS - time.monotonic() if self._hears else float("inf")

@@ -22,7 +22,8 @@ from tireless.store.queries import Connection, row, rows, run
 LIVE_JOBS = 50  # in hand, and as many pending ones a lane
 FINISHED_JOBS = 30
 REPOS = 200
-WORKERS = 200
+WORKERS = 5000  # what a lane does is judged by each; fewer are shown (WORKERS_SHOWN)
+WORKERS_SHOWN = 200
 WRITES = 50  # of each state
 HISTORY = 500  # events, runs, writes of one job
 

@@ -87,6 +87,12 @@ def forget(conn: Connection, ids: Sequence[str]) -> None:
     run(conn, "forget_workers", {"ids": list(ids)})
 
 
+def leave(conn: Connection, worker_id: str) -> None:
+    """Forget a worker that has ended in order, unless it still holds something: that is its supervisor's to take back,
+    and only a poller's row tells which polls it had begun (repos.due_again)."""
+    run(conn, "worker_leaves", {"id": worker_id})
+
+
 def of_host(conn: Connection, host: str | None = None) -> list[Worker]:
     """The processes of a host, or of all."""
     return [

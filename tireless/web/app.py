@@ -73,7 +73,7 @@ class App:
 
     def _overview(self) -> Answer:
         view = masked(self._looks.look(status.overview), self._mask)
-        return Answer(200, HTML, pages.overview_page(view, self.site_of))
+        return Answer(200, HTML, pages.overview_page(view, self.site_of, self._config))
 
     def _history(self, job_id: UUID) -> Answer:
         view = self._looks.look(lambda conn: status.history(conn, job_id))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from tireless import __version__
+from tireless import __version__, standing
+from tireless.config import Config
+from tireless.standing import State, Stop
 from tireless.store import workers
 from tireless.store.status import (
     FINISHED_JOBS,
     REPOS,
+    WORKERS_SHOWN,
     EventStatus,
     History,
     JobFacts,
@@ -51,8 +54,9 @@ class Column:
 SiteOf = Callable[[str, str], str]  # (forge, host) -> where people see it, without a slash at the end
 
 
-def overview_page(view: Overview, site_of: SiteOf) -> str:
-    counts = {(c.lane, c.state): c.n for c in view.counts}
+def overview_page(view: Overview, site_of: SiteOf, config: Config) -> str:
+    """`config`: of the host that shows the page."""
+    alive = [w for w in view.workers if standing.is_alive(w, config.host, view.now)]
     pending = sum(c.n for c in view.counts if c.state == "pending")
     waiting = sum(job.state == "pending" for job in view.live)
     live = f"Live jobs (the next {waiting} of {pending} pending)" if waiting < pending else "Live jobs"
@@ -60,8 +64,8 @@ def overview_page(view: Overview, site_of: SiteOf) -> str:
     return _page(
         "tireless",
         view.now,
-        *(_drains(host, view.now) for host in workers.draining(view.workers)),
-        _section("Lanes", _LANES, (_lane(lane, counts, view.now) for lane in view.lanes)),
+        *(_drains(host, view.now) for host in workers.draining(alive)),
+        _section("Lanes", _LANES, (_lane(lane, view, alive, config) for lane in view.lanes)),
         _section(live, _LIVE, (_live(job, view.now, site_of) for job in view.live)),
         _section("Forge writes that wait or were refused", _WRITES, _writes(view.writes, view.now, site_of)),
         _section(
@@ -70,7 +74,7 @@ def overview_page(view: Overview, site_of: SiteOf) -> str:
             (_finished(job, view.now, site_of) for job in view.finished),
         ),
         _section(repos, _REPOS, (_repo(repo, view.now, site_of) for repo in view.repos)),
-        _section("Workers", _WORKERS, (_worker(worker, view.now) for worker in view.workers)),
+        _section("Workers", _WORKERS, (_worker(worker, view.now) for worker in view.workers[:WORKERS_SHOWN])),
         refresh=True,
     )
 
@@ -104,35 +108,30 @@ _LANES = (
 )
 
 
-def _lane(lane: LaneStatus, counts: dict[tuple[str, str], int], now: datetime) -> tuple[object, ...]:
+def _lane(
+    lane: LaneStatus, view: Overview, alive: Sequence[WorkerStatus], config: Config
+) -> tuple[object, ...]:
+    pending = sum(c.n for c in view.counts if (c.lane, c.state) == (lane.lane, "pending"))
+    stops = standing.stops(lane, alive, view.now, standing.lane_off_in(config, lane.lane))
     return (
         lane.lane,
         lane.cap,
         lane.used,
-        counts.get((lane.lane, "pending"), 0),
-        _ago(lane.oldest_pending_at, now),
-        _whether_open(lane, now),
+        pending,
+        _ago(lane.oldest_pending_at, view.now),
+        join(*(_stop(stop, view.now) for stop in stops), by="; ") if stops else el("span", "yes", class_="ok"),
     )
 
 
-def _whether_open(lane: LaneStatus, now: datetime) -> Html:
-    """Why a lane starts nothing, and until when; both reasons where there are two."""
-    said: list[object] = []
-    if lane.paused:
-        said.append(
-            join(el("b", "paused", class_="warn"), ": ", strange(lane.pause_reason or "no reason given"))
-        )
-    if lane.held:
-        until = (
-            join("until ", _time(lane.held_until), f" (in {span(lane.held_until, now)})")
-            if lane.held_until
-            else "until an operator resumes it"
-        )
-        reason = strange(lane.hold_reason or "no reason given")
-        said.append(join(el("b", "held", class_="bad"), ": ", reason, ", ", until))
-    if lane.cap == 0:
-        said.append(join(el("b", "closed", class_="warn"), ": its cap is 0"))
-    return join(*said, by="; ") if said else el("span", "yes", class_="ok")
+def _stop(stop: Stop, now: datetime) -> Html:
+    """A reason for which a lane starts nothing, and its end, where it has one."""
+    worst = stop.state in (State.HELD, State.NO_RUNNER)
+    said = join(el("b", stop.state.value, class_="bad" if worst else "warn"), ": ", strange(stop.why, 500))
+    if stop.state is not State.HELD:
+        return said
+    if stop.until is None:
+        return join(said, ", until an operator resumes it")
+    return join(said, ", until ", _time(stop.until), f" (in {span(stop.until, now)})")
 
 
 _LIVE = (
