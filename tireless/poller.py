@@ -252,7 +252,7 @@ class Poller:
     def _crowded(self) -> bool:
         """Whether the disk that workspaces lie on has too little room."""
         try:
-            return Room(self._ctx.config.state_dir, self._ctx.config.runner.min_free_mb * _MB).short
+            return Room(self._ctx.config.state_dir, self._ctx.config.runner.min_free_mb * _MB).tight
         except OSError:
             return False
 

@@ -13,7 +13,8 @@ Its CLI is not there. Before each look at the queue it looks for the lane's prog
 what it waits for, one line in the log says it, no attempt is burnt and no issue is told anything. That is the matter of
 this host alone: the lane is not held, and other hosts go on. What an agent has ended is still verified, pushed and
 announced. Installed, or named by a reload, the program is found within seconds. Where it goes between that look and the
-job's first step, the job returns to pending, a minute later, without an attempt and before its issue was told.
+job's first step, the job returns to pending, a minute later, without an attempt and before its issue was told. A disk
+with too little room is the same kind of matter (workspace/room.py): nothing is begun, what was begun is gone on with.
 
 In hand. A thread of its own renews the lease (tireless/lease.py). The main thread works the phases
 (tireless/work), each recorded in the row when it is complete, and looks at the claim between any two steps
@@ -57,12 +58,14 @@ from tireless.store.connection import connect, is_outage
 from tireless.store.listen import Listener, lane_channel
 from tireless.store.queries import Connection
 from tireless.work import Work
+from tireless.workspace import Room
 
 log = logging.getLogger(__name__)
 
 _SEEN_SECONDS = 30.0  # said with a look, of which an idle runner has one a minute
 _ABSENT_SECONDS = 10.0  # between two looks for a CLI that is not there
 _WITHOUT_AGENT = tuple(phase for phase in Phase if not phase.needs_agent)
+_BEGUN = tuple(phase for phase in Phase if phase is not Phase.PREPARE)
 _PATIENCE_SECONDS = 10.0  # for an answer at a look; a claim takes milliseconds
 
 
@@ -87,7 +90,8 @@ class Runner:
         self._gate = RowsGate(self._connect_for_gate)
         self._sandbox: Sandbox = sandboxes.probe(ctx.config.sandbox, hidden=sandboxes.hidden_paths(ctx.config))
         self._seen_at = float("-inf")
-        self._waits_for: str | None = None  # why the lane's CLI cannot be run here
+        self._waits_for: str | None = None  # why nothing is begun here: what this host alone lacks
+        self._phases: tuple[Phase, ...] = tuple(Phase)  # of the jobs that can be gone on with
         self._unanswered = False  # whether the last claim got no answer, and may have come about all the same
 
     def run(self) -> int:
@@ -116,21 +120,25 @@ class Runner:
         wake = runner.listening_seconds if self._listener.hears else runner.wake_seconds
         return wake if self._waits_for is None else min(wake, _ABSENT_SECONDS)
 
-    def _look_for_agent(self) -> None:
-        """Said when it changes: in the log, and in the row at once."""
-        why = presence.why_absent(self._ctx.config.lane[self._lane], self._lane, self._sandbox)
+    def _look_around(self) -> None:
+        """What this host lacks is said when it changes: in the log, and in the row at once."""
+        config = self._ctx.config
+        absent = presence.why_absent(config.lane[self._lane], self._lane, self._sandbox)
+        crowded = Room(config.state_dir, config.runner.min_free_mb * 1024 * 1024).too_little
+        self._phases = _WITHOUT_AGENT if absent is not None else _BEGUN if crowded is not None else tuple(Phase)
+        why = absent or crowded
         if why == self._waits_for:
             return
         if why is not None:
-            log.error("nothing is started: the agent is not there lane=%s why=%s", self._lane, why)
+            log.error("nothing is started lane=%s why=%s", self._lane, why)
         else:
-            log.info("the agent is there again lane=%s", self._lane)
+            log.info("work is started again lane=%s", self._lane)
         self._waits_for = why
         self._seen_at = float("-inf")
 
     def _look(self) -> tuple[Claim | None, float]:
         """One look at the queue. Time is taken before the claim is sent: the lease may have begun since."""
-        self._look_for_agent()
+        self._look_around()
         claimed_at = boot_clock()
         try:
             with self._listener.connection() as conn:
@@ -145,7 +153,7 @@ class Runner:
                         lease_seconds=self._ctx.config.lease.seconds,
                         host=self._ctx.config.host,
                         host_gone_seconds=self._ctx.config.lease.host_gone_seconds,
-                        phases=tuple(Phase) if self._waits_for is None else _WITHOUT_AGENT,
+                        phases=self._phases,
                     )
                 self._unanswered = False
         except UnknownValue as e:

@@ -103,7 +103,7 @@ def test_doctor_says_that_no_work_begins_on_a_disk_with_too_little_room(ctl: Ctl
     checks = {check["name"]: check for check in ctl("doctor", "--json").json["checks"]}
     assert checks["state_dir"]["level"] == "fail"
     assert "no work begins" in checks["state_dir"]["detail"]
-    assert "1000000000 have to be (runner.min_free_mb)" in checks["state_dir"]["detail"]
+    assert "work begins with 2000000000 (twice runner.min_free_mb)" in checks["state_dir"]["detail"]
 
 
 def test_status_of_nothing(ctl: Ctl) -> None:

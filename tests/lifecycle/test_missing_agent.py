@@ -106,14 +106,14 @@ def test_nothing_is_claimed_until_it_is_installed(new_rig: NewRig, bin_dir: Path
     checks = {c["name"]: c for c in of_job(rig, "doctor")["checks"]}
     assert checks["runners claude_code"]["level"] == "fail"
     assert checks["runners claude_code"]["detail"] == f"those on host-a take no work: {why}"
-    assert rig.said().count("nothing is started: the agent is not there") == 1
+    assert rig.said().count("nothing is started lane=") == 1
     assert "lane held" not in rig.said()
 
     install(bin_dir)
     done = rig.wait_job(number)
     assert (done.state, done.attempts) == (JobState.DELIVERED, 1)
     assert waits_for(rig) is None
-    assert rig.said().count("the agent is there again") == 1
+    assert rig.said().count("work is started again lane=") == 1
 
 
 def test_a_reload_may_name_another(new_rig: NewRig, bin_dir: Path) -> None:

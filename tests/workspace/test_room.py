@@ -67,4 +67,39 @@ def test_while_sizes_are_taken_the_loop_is_seen_to_turn(work: Path) -> None:
 
 
 def test_it_says_what_is_free_and_what_has_to_be(work: Path) -> None:
-    assert str(Room(work, 512 * MB)) == "10 MB are free, and 512 have to be (runner.min_free_mb)"
+    room = Room(work, 512 * MB)
+    assert room.to_go_on == "10 MB are free, and 512 have to be (runner.min_free_mb)"
+    assert room.to_begin == "10 MB are free, and work begins with 1024 (twice runner.min_free_mb)"
+    assert "work begins with 1024 MB" in str(room.too_little)
+
+
+def test_work_begins_with_twice_of_what_it_goes_on_with(work: Path) -> None:
+    """So that whoever makes the disk short has taken a real share."""
+    assert [(Room(work, n * MB).tight, Room(work, n * MB).short) for n in (5, 6, 10, 11)] == [
+        (False, False),
+        (True, False),
+        (True, False),
+        (True, True),
+    ]
+
+
+def test_without_inodes_no_work_begins(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Room, "free_inodes", 999)
+    assert Room(work, 1).tight
+    assert Room(work, 1).to_begin == "999 inodes are free, and work begins with 1000"
+    monkeypatch.setattr(Room, "free_inodes", None)
+    assert not Room(work, 1).tight, "where they are not counted, there are enough"
+
+
+def test_several_that_only_together_could_make_room_go_one_by_one(work: Path) -> None:
+    room = lacking(work, 9)
+    assert room.taken_by("greedy") is None
+    assert room.taken_by("greedy", alone=False) is not None
+    assert room.taken_by("modest", alone=False) is None
+
+
+def test_a_file_with_several_names_is_counted_once(work: Path) -> None:
+    for i in range(9):
+        (work / "modest" / str(i)).hardlink_to(work / "modest" / "home" / "data")
+    assert lacking(work, 1).taken_by("modest") is None
+    assert lacking(work, 1).taken_by("greedy") is not None

@@ -138,8 +138,8 @@ def _state_dir(config: Config) -> Check:
     if fault is not None:
         return Check("state_dir", Level.FAIL, fault)
     room = Room(state_dir.there_of(place), config.runner.min_free_mb << 20)
-    if room.short:
-        return Check("state_dir", Level.FAIL, f"{place}: no work begins: {room}")
+    if room.tight:
+        return Check("state_dir", Level.FAIL, f"{place}: no work begins: {room.to_begin}")
     made = "" if place.exists() else ", made at the first start"
     level = Level.WARN if room.free_bytes < FREE_WARN else Level.OK
     return Check("state_dir", level, f"{place}{made}; {room.free_bytes / (1 << 30):.1f} GiB free")

@@ -45,10 +45,18 @@ from tireless.work import verdict
 from tireless.work.attempt import Attempt
 from tireless.work.ends import Ends
 from tireless.work.in_hand import InHand
-from tireless.work.leaving import ClaimGone, Leave, passing
+from tireless.work.leaving import ClaimGone, Leave, Passing, passing
 from tireless.work.subject import Subject
 from tireless.work.workplace import Workplace
-from tireless.workspace import BranchMoved, Cancelled, DiskFull, NotCollected, TooLarge, UnsafeWorkspace
+from tireless.workspace import (
+    BranchMoved,
+    Cancelled,
+    DiskFull,
+    GitFailed,
+    NotCollected,
+    TooLarge,
+    UnsafeWorkspace,
+)
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +132,9 @@ class Work:
                 self._hand.check()
             except Leave as e:
                 return e
+        if isinstance(error, GitFailed) and self._workplace.room.full:
+            # git does not always say why it cannot write, and no attempt is burnt for that.
+            return Passing(f"the disk under {self._config.state_dir} is full: {error}")
         return passing(error, self._config.state_dir)
 
     # -- the phases --------------------------------------------------------------------------------------

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import secrets
-import tempfile
 import time
 from datetime import datetime
 from pathlib import Path
@@ -34,14 +32,14 @@ from tireless.store import claims, lanes, runs, writes
 from tireless.store.queries import Connection
 from tireless.work import verdict
 from tireless.work.in_hand import InHand
-from tireless.work.leaving import DISK, ClaimGone, Leave, Passing, Requeued, Unsure
+from tireless.work.leaving import PASSING_SECONDS, ClaimGone, Leave, Passing, Requeued, Unsure
 from tireless.work.subject import Subject
 from tireless.work.workplace import Workplace, run_dir
 from tireless.workspace import Checkout
 
 log = logging.getLogger(__name__)
 
-_LEAST_ROOM_BYTES = 64 * 1024
+_CANNOT_RUN = (126, 127)  # a shell's words for a program that is not there, or is none
 _USAGE_SECONDS = 10.0
 _ROOM_SECONDS = 0.5  # between two looks at the room on the disk
 _ROOM_SHARE = 10.0  # times what a look took, before the next one
@@ -70,7 +68,7 @@ class Attempt:
         checkout = self._workplace.checkout()
         ended = self._earlier(checkout)
         if ended is None:
-            crowded = self._workplace.took_the_room()
+            crowded = self._workplace.took_the_room(alone=False)
             if crowded is not None:  # from before a crash, or faster than it could be stopped
                 ending = Ending(JobState.BLOCKED, why=f"The agent's work is not gone on with: {crowded}.")
                 self._hand.advance(Phase.VERIFY, result=ending.to_json())
@@ -104,6 +102,10 @@ class Attempt:
             raise left
         if result.outcome is Outcome.COMPLETED:
             return ending
+        if self._workplace.room.full and self._workplace.took_the_room() is None:
+            raise Passing(
+                f"the disk under {self._config.state_dir} is full: the verify command {result.detail}"
+            )
         tail = self._redactor(result.final_text or "")
         why = f"The verify command `{command}` failed: {result.detail}."
         return dataclasses.replace(ending, state=JobState.FAILED, why=why, verify_tail=tail)
@@ -191,11 +193,28 @@ class Attempt:
         if left is not None and (conclusion.outcome is not Outcome.COMPLETED or not self._hand.trusted):
             self._record_stopped(checkout, run_id, conclusion)
             raise left
-        if conclusion.outcome is not Outcome.COMPLETED and _is_full(checkout.run):
-            # Not its fault, and what it printed is not all there.
-            self._record_stopped(checkout, run_id, conclusion)
-            raise Passing(f"the disk under {self._config.state_dir} is full: the agent {conclusion.detail}")
+        if conclusion.outcome is not Outcome.COMPLETED:
+            self._leave_if_not_to_blame(checkout, run_id, conclusion)
         return run, conclusion
+
+    def _leave_if_not_to_blame(self, checkout: Checkout, run_id: UUID, conclusion: Conclusion) -> None:
+        """A run that failed for want of something that is this host's to give burns no attempt. It is tried again later
+        each time, and not for ever: an agent that always ends like this is to blame."""
+        runs_so_far = len(self._runs())
+        if runs_so_far > 2 * self._hand.job.max_attempts:
+            return
+        why = None
+        if self._workplace.room.full:  # and what it printed is not all there
+            why = f"the disk under {self._config.state_dir} is full: the agent {conclusion.detail}"
+        elif (
+            conclusion.outcome is Outcome.CRASHED
+            and conclusion.exit_code in _CANNOT_RUN
+            and conclusion.session_id is None
+        ):
+            why = f"the agent's program cannot be run here: it {conclusion.detail}"
+        if why is not None:
+            self._record_stopped(checkout, run_id, conclusion)
+            raise Passing(why, governor.backoff(runs_so_far, PASSING_SECONDS))
 
     def _start_run(self, conn: Connection, run_id: UUID, task: Task) -> AgentRun:
         with conn.transaction():
@@ -400,14 +419,3 @@ def _end_run(conn: Connection, run_id: UUID, worker: str, conclusion: Conclusion
         usage=conclusion.usage,
         session_id=conclusion.session_id,
     )
-
-
-def _is_full(directory: Path) -> bool:
-    try:
-        with tempfile.TemporaryFile(dir=directory) as f:
-            f.write(b"x" * _LEAST_ROOM_BYTES)
-            f.flush()
-            os.fsync(f.fileno())
-    except OSError as e:
-        return e.errno in DISK
-    return False

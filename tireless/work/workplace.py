@@ -37,13 +37,18 @@ class Workplace:
 
     def demand_room(self) -> None:
         """A Passing where the disk has too little for work to begin."""
-        if self.room.short:
-            raise Passing(f"the disk under {self._hand.config.state_dir} has too little room: {self.room}")
+        if self.room.tight:
+            where = self._hand.config.state_dir
+            raise Passing(f"the disk under {where} has too little room: {self.room.to_begin}")
 
-    def took_the_room(self) -> str | None:
-        """In words, if the job's own workspace is why the disk has too little."""
-        taken = self.room.taken_by(str(self._hand.job.id))
-        return None if taken is None else f"its workspace takes {taken // 1024**2} MB of the disk; {self.room}"
+    def took_the_room(self, *, alone: bool = True) -> str | None:
+        """In words, if the job's own workspace is why the disk has too little; see Room.taken_by."""
+        taken = self.room.taken_by(str(self._hand.job.id), alone=alone)
+        return (
+            None
+            if taken is None
+            else f"its workspace takes {taken // 1024**2} MB of the disk; {self.room.to_go_on}"
+        )
 
     def updated_mirror(self) -> Mirror:
         return self.workspaces.update_mirror(self._hand.job.issue.repo_ref, self._subject.remote)

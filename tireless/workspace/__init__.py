@@ -245,10 +245,16 @@ class Workspaces:
         waiting = deque(sorted((root for root in roots if root.is_dir()), key=last_use))
         now = time.time()
         removed = []
-        while waiting and (now - last_use(waiting[0]) >= older_than or room.short or self._over(most_bytes)):
+        while waiting and (now - last_use(waiting[0]) >= older_than or room.tight or self._over(most_bytes)):
             root = waiting.popleft()
-            self.remove(root.name)
-            removed.append(root.name)
+            try:
+                self.remove(root.name)
+            except Cancelled:
+                raise
+            except (OSError, GitError) as e:
+                log.error("workspace cannot be removed job=%s error=%s", root.name, e)
+            else:
+                removed.append(root.name)
         for path in self._mirrors.all():
             mirror = self._known_mirror(path)
             if mirror is not None and self._mirrors.tidy(mirror):

@@ -125,8 +125,10 @@ def remove_tree(git: Git, path: Path) -> None:
 
 
 def size_on_disk(root: Path, turn: Callable[[], None]) -> int:
-    """Bytes that a tree takes, links not followed, what cannot be read left out."""
+    """Bytes that a tree takes, links not followed, a file with several names counted once, what cannot be read left
+    out."""
     total = 0
+    known: set[tuple[int, int]] = set()
     seen = 0
     waiting = [os.fsencode(root)]
     while waiting:
@@ -142,7 +144,11 @@ def size_on_disk(root: Path, turn: Callable[[], None]) -> int:
                 info = entry.stat(follow_symlinks=False)
             except OSError:
                 continue
-            total += info.st_blocks * 512
             if stat.S_ISDIR(info.st_mode):
                 waiting.append(entry.path)
+            elif info.st_nlink > 1:
+                if (info.st_dev, info.st_ino) in known:
+                    continue
+                known.add((info.st_dev, info.st_ino))
+            total += info.st_blocks * 512
     return total
