@@ -9,7 +9,6 @@ They are read when the configuration is loaded, so that a bad one is known at st
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import socket
@@ -381,7 +380,10 @@ def load(path: Path | None, environ: Mapping[str, str], *, tokens: bool = True) 
             table = tomllib.loads(found.read_text("utf-8"))
         except OSError as e:
             raise ConfigError(f"{found}: cannot be read: {e.strerror}") from e
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        except (
+            ValueError,
+            RecursionError,
+        ) as e:  # TOMLDecodeError and UnicodeDecodeError are of the first kind
             raise ConfigError(f"{found}: is not TOML: {e}") from e
     reading = Reading(_NOT_KEYS)
     config = _parse(table, found, reading)
@@ -467,10 +469,13 @@ def _check(config: Config, reading: Reading) -> None:
     _check_variables(config, reading)
 
 
+_LARGEST = 2**31 - 1  # which every column holds, and no interval is longer
+
+
 def _check_numbers(config: Config, reading: Reading) -> None:
     demand = reading.demand
     for key, number in _numbers(config, ""):
-        demand(math.isfinite(number), key, number, "give a finite number")
+        demand(abs(number) <= _LARGEST, key, number, f"give a number up to {_LARGEST}")  # which nan is not
         if key.rpartition(".")[2] in _MAY_BE_ZERO:
             demand(number >= 0, key, number, "set it to 0 or more")
         else:

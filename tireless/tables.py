@@ -14,6 +14,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from tireless.redact import Redactor
+
+_NEAR_SECRETS = re.compile(r"(^|\.)env(\.|$)|env_from|^(database|forge|lane)(\[\d+\]|\.\w+)?$")
+_masked = Redactor()
+
 
 class Reading:
     """One reading of a table. `not_keys`: fields that are none of its keys."""
@@ -28,7 +33,7 @@ class Reading:
 
     def demand(self, ok: bool, key: str, value: object, rule: str) -> None:
         if not ok:
-            self.fault(key, f"{key} is {shown(value)}; {rule}")
+            self.fault(key, f"{key} is {shown(value, key)}; {rule}")
 
     def good(self, *keys: str) -> bool:
         """Whether there is nothing wrong with any of them so far."""
@@ -39,10 +44,15 @@ class Reading:
         return list(self._faults.values())
 
 
-def shown(value: object) -> str:
-    """A value as an error shows it: a password in a URL is none of its business."""
+def shown(value: object, key: str = "") -> str:
+    """A value as an error shows it. What may hold a secret is not shown: a list or a table, a text where one belongs
+    beside secrets, a password in a URL, what is shaped like a token."""
+    if isinstance(value, list | Mapping):
+        return "a list" if isinstance(value, list) else "a table"
+    if isinstance(value, str) and _NEAR_SECRETS.search(key):
+        return "a text"
     text = re.sub(r":/+.*@", "://…@", repr(value))
-    return re.sub(r"(password\s*=\s*).*", r"\1…", text, flags=re.IGNORECASE)
+    return _masked(re.sub(r"(password\s*=\s*).*", r"\1…", text, flags=re.IGNORECASE))
 
 
 NOTHING: Any = object()  # in place of a value with a fault
@@ -166,6 +176,10 @@ def _convert_scalar(hint: Any, value: Any, reading: Reading, key: str) -> Any:
     if not isinstance(value, allowed) or (isinstance(value, bool) and hint is not bool):
         reading.demand(False, key, value, f"it is {what}")
         return NOTHING
-    if hint is Path:
-        return Path(str(value)).expanduser()
-    return hint(value)
+    try:
+        if hint is Path and "\0" in str(value):
+            raise ValueError("it holds a NUL")
+        return Path(str(value)).expanduser() if hint is Path else hint(value)
+    except (ValueError, OverflowError, RuntimeError) as e:  # the home of nobody, a number beyond all measure
+        reading.demand(False, key, value, f"it cannot be used: {e}")
+        return NOTHING

@@ -199,8 +199,8 @@ BAD = [
     ("[lease]\nrenew_seconds = 0", r"lease\.renew_seconds is 0\.0; set it above 0"),
     ("[lease]\nbackoff_seconds = -1", r"lease\.backoff_seconds is -1\.0; set it to 0 or more"),
     ("[supervisor]\nbeat_seconds = 0", r"supervisor\.beat_seconds is 0\.0; set it above 0"),
-    ("[supervisor]\ndrain_seconds = inf", r"supervisor\.drain_seconds is inf; give a finite number"),
-    ("[runner]\nwake_seconds = nan", r"runner\.wake_seconds is nan; give a finite number"),
+    ("[supervisor]\ndrain_seconds = inf", r"supervisor\.drain_seconds is inf; give a number up to 2147483647"),
+    ("[runner]\nwake_seconds = nan", r"runner\.wake_seconds is nan; give a number up to 2147483647"),
     ("[poller]\nkeep_days = 0", r"poller\.keep_days is 0; set it above 0"),
     ("[sandbox]\nprocesses = 0", r"sandbox\.processes is 0; set it above 0"),
     ('log_level = "loud"', r"log_level is 'loud'; set it to debug, info, warning or error"),
@@ -381,6 +381,47 @@ def test_what_may_be_a_token_is_not_shown_as_a_variables_name(
     else:
         assert name not in str(caught.value)
         assert "not shown, since it may be the secret itself" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'lane = "KEY=SECRET"',
+        '[lane]\nclaude_code = "KEY=SECRET"',
+        '[lane.claude_code]\nenv = "KEY=SECRET"',
+        '[lane.claude_code]\nenv = ["KEY=SECRET"]',
+        '[lane.claude_code]\nenv = {KEY = ["SECRET"]}',
+        '[lane.claude_code]\nenv_from = "SECRET"',
+        'forge = ["SECRET"]',
+        'forge = {token = "SECRET"}',
+        'database = "password=SECRET"',
+        '[database]\nurl = ["SECRET"]',
+        FORGE.replace('token_env = "TOKEN"', 'token_file = "ghp_SECRET0123456789SECRET"'),
+    ],
+)
+def test_where_secrets_are_near_a_value_of_the_wrong_kind_is_not_quoted(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(written(tmp_path, text), {})
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('state_dir = "~nobody-of-that-name/x"', "state_dir is '~nobody-of-that-name/x'; it cannot be used: "),
+        ('[database]\nurl_file = "a\\u0000b"', "it cannot be used: it holds a NUL"),
+        (f"[lease]\nmax_attempts = {'9' * 400}", "give a number up to 2147483647"),
+        (f"[lease]\nseconds = {'9' * 400}", "it cannot be used: int too large"),
+        ("[lease]\nseconds = 1e300", "lease.seconds is 1e+300; give a number up to 2147483647"),
+        (f"[lease]\nmax_attempts = {'9' * 5000}", "is not TOML: "),
+        (f"x = {'[' * 5000}", "is not TOML: "),
+    ],
+)
+def test_what_is_beyond_all_measure_is_an_error_like_any_other(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(written(tmp_path, text), {})
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 1000, "and not told at length"
 
 
 def test_in_one_line_the_file_is_named_once(tmp_path: Path) -> None:
