@@ -15,8 +15,8 @@ What the agent says is not evidence: a job is delivered if git shows a change (i
 findings are there, and the repository's verify command succeeds. What was done is pushed even when the job ends as
 blocked or failed, so that nothing paid for is lost.
 
-Where the disk has less room than `runner.min_free_mb`, no work begins; an agent whose own workspace took the room is
-stopped, what it did is saved on its branch, and the job ends as blocked (workspace/room.py).
+Where the disk has less room than `runner.min_free_mb`, an agent whose own workspace took it is stopped, what it did is
+saved on its branch, and the job ends as blocked; with less than twice that no work begins (workspace/room.py).
 
 Every early end is a `Leave` (leaving.py) with its own way to leave the row behind (ends.py). The other modules:
 in_hand.py is the claim in hand, subject.py the issue and its repository, workplace.py the mirror and the checkout,
