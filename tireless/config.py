@@ -162,9 +162,7 @@ class RunnerConfig:
     wake_seconds: float = 15.0  # the longest time between two looks at the queue where no notifications arrive
     keep_workspace_days: float = 3.0  # of a finished job, for a look and for the next job of that issue
     workspace_disk_mb: int | None = None  # of all workspaces; above it finished ones go sooner, oldest first
-    min_free_mb: int = (
-        512  # on the disk under state_dir; with less no work begins, and who took the room is stopped
-    )
+    min_free_mb: int = 512  # kept free under state_dir: who leaves less is stopped, with twice that work begins
     git_timeout_seconds: float = 900.0
     verify_timeout_seconds: float = 1800.0
 
