@@ -112,12 +112,12 @@ def test_exit_code_and_signal_are_recorded(job: Job) -> None:
 
 def test_what_cannot_be_started_says_why(job: Job) -> None:
     broken = job.root / "broken"
-    broken.write_text("#!/no/such/interpreter\n")
+    broken.write_bytes(b"\x7fELF and no more")
     broken.chmod(0o755)
     lane = scripted_lane()
     conclusion = job.run(type(lane)(command=(str(broken),)))
     assert conclusion.outcome is Outcome.CRASHED
-    assert "could not be started: No such file" in conclusion.detail
+    assert "could not be started: Exec format error" in conclusion.detail
 
 
 def test_a_guard_that_is_killed_takes_the_agent_with_it(job: Job) -> None:
