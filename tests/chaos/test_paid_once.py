@@ -11,8 +11,9 @@ import signal
 import pytest
 
 from tests.chaos.conftest import Make
-from tests.support.chaos import HELD, Gate, alive, kill, wait_dead
-from tireless.entities import EventKind, Outcome, Phase
+from tests.support.chaos import HELD, Gate, Step, alive, frozen, kill, wait_dead
+from tireless.agents import runfiles
+from tireless.entities import EventKind, JobState, Outcome, Phase
 
 BOUNDARIES = [Phase.AGENT, Phase.VERIFY, Phase.PUSH, Phase.ANNOUNCE, Phase.DONE]
 
@@ -121,4 +122,25 @@ def test_paid_once_when_the_agent_ends_while_nobody_watches(make_world: Make, da
     assert not alive(runner)
     assert len(world.starts(done)) == 1
     assert [run.outcome for run in world.runs(done)] == [Outcome.COMPLETED]
+    world.assert_nothing_held()
+
+
+def test_paid_once_when_the_claim_is_lost_behind_an_agent_that_has_ended_its_work(make_world: Make) -> None:
+    """It has said its last word, and not left yet, when its runner is stopped for longer than the lease: what that
+    finds when it goes on is not its to record, and whoever has the job next concludes the run."""
+    lease: dict[str, object] = {"seconds": 3.0, "renew_seconds": 0.5, "margin_seconds": 1.0}
+    world = make_world(tables={"lease": lease})
+    world.poll_every(1)
+    world.start()
+    write: Step = {"do": "write", "path": "a.txt", "text": "a\n"}
+    number = world.ask(write, {"do": "done", "summary": "Done."}, {"do": "linger"})
+    job = world.wait_job(number, JobState.RUNNING)
+    streams = f"work/{job.id}/run/*/{runfiles.EVENTS}"
+    said = "its last word"
+    world.until(lambda: any(b'"result"' in p.read_bytes() for p in world.state_dir().glob(streams)), 30, said)
+    with frozen(world.holder(world.job(number))):
+        world.wait_job(number, JobState.PENDING)
+    done = world.assert_delivered_once(number)
+    assert [run.outcome for run in world.runs(done)] == [Outcome.COMPLETED]
+    assert len(world.starts(done)) == 1
     world.assert_nothing_held()

@@ -190,8 +190,12 @@ class Attempt:
         with process:
             left = self._watch(process, run_id)
             conclusion = self._masked(process.conclude())
-        if left is not None and (conclusion.outcome is not Outcome.COMPLETED or not self._hand.trusted):
+        if left is not None and conclusion.outcome is not Outcome.COMPLETED:
             self._record_stopped(checkout, run_id, conclusion)
+            raise left
+        if left is not None and not self._hand.trusted:
+            # Its work is done, and the row not ours to say so. The run stays open: who works the job next concludes
+            # it from its files. Closed without the phase that follows, it would be paid for again.
             raise left
         if conclusion.outcome is not Outcome.COMPLETED:
             self._leave_if_not_to_blame(checkout, run_id, conclusion)
