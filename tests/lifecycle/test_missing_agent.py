@@ -190,3 +190,34 @@ def test_it_goes_between_the_look_and_the_claim(new_rig: NewRig, bin_dir: Path) 
     assert await_missing(rig)
     assert [e.kind for e in rig.events(job)].count("claimed") == 1
     assert "tireless/state/running" not in rig.forge.labels(number)
+
+
+def test_a_wrapper_to_nothing_burns_no_attempt_and_is_tried_later_each_time(
+    new_rig: NewRig, bin_dir: Path
+) -> None:
+    """What cannot be seen beforehand: the program is there, and what it would run is not. It is not for ever, either:
+    an agent that never says a word ends its job."""
+    wrapper = bin_dir / CLI
+    wrapper.write_text("#!/bin/sh\nexec /no/such/agent\n")
+    wrapper.chmod(0o755)
+    rig = new_rig(agent=(CLI,), claude=ONE)
+    number = rig.open_issue("Wrapped", *WORK)
+
+    def waits() -> Job | None:
+        job = next(iter(rig.jobs(number)), None)
+        return job if job is not None and job.state is JobState.PENDING and job.last_error else None
+
+    job = wait_until(waits, 30, "it waits")
+    assert job.attempts == 0
+    assert "the agent's program cannot be run here" in str(job.last_error)
+
+    def ends_in_the_end() -> bool:
+        with rig.connection() as conn:  # what it waits for is over
+            conn.execute("update job set run_at = now() where state = 'pending'")
+            conn.execute("select pg_notify('tireless_lane_claude_code', '')")
+        return rig.jobs(number)[0].state.terminal
+
+    wait_until(ends_in_the_end, 90, "the job ends")
+    ended = rig.job(number)
+    assert ended.state is JobState.FAILED
+    assert len(rig.runs(ended)) == 3 * ended.max_attempts

@@ -199,6 +199,7 @@ class Sandbox:
         return [p for p in self.hidden if _is_system(p) or any(p.is_relative_to(s) for s in shown)]
 
     def _masks(self, shown: Sequence[Path]) -> list[str]:
+        """The words that cover it."""
         words: list[str] = []
         for path in self._covered(shown):
             if path.is_dir():

@@ -34,13 +34,12 @@ from tireless.agents import presence
 from tireless.agents.sandbox import Sandbox
 from tireless.config import agent_environment
 from tireless.delivery import Ending
-from tireless.entities import Claim, ClaimLost, IllegalTransition, Job, JobKind, JobState, NewWrite, Phase
+from tireless.entities import Claim, ClaimLost, IllegalTransition, Job, JobKind, JobState, Phase
 from tireless.forge import Gate
 from tireless.lease import LeaseKeeper
 from tireless.process import ChildContext
 from tireless.redact import Redactor, secrets_in
-from tireless.store import claims, writes
-from tireless.store.queries import Connection
+from tireless.store import claims
 from tireless.work import verdict
 from tireless.work.attempt import Attempt
 from tireless.work.ends import Ends
@@ -145,9 +144,7 @@ class Work:
         presence.demand(self._config.lane[lane], lane, self._sandbox)  # before a word is said
         self._subject.look()
         self._subject.judge_asker()
-        with_start = delivery.writes_for_start(self._config, self._job)
-        self._hand.db(lambda c: _queue(c, self._job, with_start))
-        self._subject.tell()
+        self._subject.tell(*delivery.writes_for_start(self._config, self._job))
         self._workplace.updated_mirror()
         checkout = self._workplace.checkout()
         self._hand.advance(
@@ -229,8 +226,3 @@ class Work:
         """Nothing is left to do but to say how it ended."""
         ended = dataclasses.replace(ending, state=state, why=why)
         self._hand.advance(Phase.ANNOUNCE, result=ended.to_json())
-
-
-def _queue(conn: Connection, job: Job, new: list[NewWrite]) -> None:
-    with conn.transaction():
-        writes.add(conn, job, new)

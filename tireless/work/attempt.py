@@ -23,7 +23,6 @@ from tireless.agents.sandbox import Sandbox
 from tireless.agents.shell import Shell, shell_command
 from tireless.agents.transcript import seal_transcript
 from tireless.budgeting import hold_used_up
-from tireless.config import Config
 from tireless.delivery import Ending
 from tireless.entities import AgentRun, Issue, Job, JobState, Outcome, Phase, Usage
 from tireless.governor import Next
@@ -150,8 +149,7 @@ class Attempt:
     def _run_agent(self, checkout: Checkout) -> Ended:
         issue = self._subject.as_asked(self._subject.look())
         if self._runs():  # people may have been told since that it waits
-            self._hand.db(lambda c: _queue_start(c, self._config, self._hand.job))
-            self._subject.tell()
+            self._subject.tell(*delivery.writes_for_start(self._config, self._hand.job))
         places = self._workplace.places(checkout)
         session = self._session_to_resume(places)
         run, conclusion = self._one_run(checkout, places, issue, session)
@@ -405,11 +403,6 @@ class Attempt:
             seal_transcript(run_dir(checkout, run_id), self._redactor, limit)
         except OSError as e:
             log.error("transcript not sealed job=%s run=%s error=%s", self._hand.job.id, run_id, e)
-
-
-def _queue_start(conn: Connection, config: Config, job: Job) -> None:
-    with conn.transaction():
-        writes.add(conn, job, delivery.writes_for_start(config, job))
 
 
 def _end_run(conn: Connection, run_id: UUID, worker: str, conclusion: Conclusion) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from datetime import datetime
 
 import psycopg
@@ -11,11 +12,12 @@ import psycopg
 from tireless import outbox
 from tireless.agents import prompt as prompts
 from tireless.config import CommentPolicy
-from tireless.entities import Issue, TrackedRepo
+from tireless.entities import Issue, NewWrite, TrackedRepo
 from tireless.forge import ForgeClient, ForgeError, Gate, Moved, NotFound, client_for
 from tireless.labels import is_opted_in
-from tireless.store import refusals, repos
+from tireless.store import refusals, repos, writes
 from tireless.store.connection import is_outage
+from tireless.store.queries import Connection
 from tireless.who import Askers, Judgement
 from tireless.work.in_hand import InHand
 from tireless.work.leaving import NotEntitled, Withdrawn
@@ -102,9 +104,12 @@ class Subject:
         entry = self._config.forge_for(ref.forge, ref.host)
         return Remote(self.repo.clone_url, entry.git_user, entry.token, entry.ca_file)
 
-    def tell(self) -> None:
-        """Write what is queued for this job now; what does not go through is the poller's to try again."""
+    def tell(self, *new: NewWrite) -> None:
+        """Queue what is `new`, and write what is queued for this job now; what does not go through is the poller's to
+        try again."""
         hand = self._hand
+        if new:
+            hand.db(lambda c: self._queue(c, new))
         try:
             outbox.drain(
                 hand.link.connection,
@@ -117,6 +122,10 @@ class Subject:
         except psycopg.Error as e:
             if not is_outage(e):
                 raise
+
+    def _queue(self, conn: Connection, new: Sequence[NewWrite]) -> None:
+        with conn.transaction():
+            writes.add(conn, self._hand.job, new)
 
     def _asked_at(self) -> datetime | None:
         """When the label was set, or else first seen."""
