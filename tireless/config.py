@@ -167,6 +167,10 @@ class RunnerConfig:
     verify_timeout_seconds: float = 1800.0
 
     @property
+    def min_free_bytes(self) -> int:
+        return self.min_free_mb * 1024 * 1024
+
+    @property
     def listening_seconds(self) -> float:
         """The longest time between two looks at the queue where notifications are known to arrive."""
         return 4 * self.wake_seconds

@@ -252,7 +252,7 @@ class Poller:
     def _crowded(self) -> bool:
         """Whether the disk that workspaces lie on has too little room."""
         try:
-            return Room(self._ctx.config.state_dir, self._ctx.config.runner.min_free_mb * _MB).tight
+            return Room(self._ctx.config.state_dir, self._ctx.config.runner.min_free_bytes).tight
         except OSError:
             return False
 
@@ -276,7 +276,7 @@ class Poller:
         ended = [job for job in found if job not in live and str(job) not in running]
         keep_seconds, most = config.runner.keep_workspace_days * 86_400, config.runner.workspace_disk_mb
         removed = workspaces.collect_garbage(
-            ended, keep_seconds, None if most is None else most * _MB, config.runner.min_free_mb * _MB
+            ended, keep_seconds, None if most is None else most * _MB, config.runner.min_free_bytes
         )
         if removed:
             log.info("workspaces removed count=%d", len(removed))

@@ -124,7 +124,7 @@ class Runner:
         """What this host lacks is said when it changes: in the log, and in the row at once."""
         config = self._ctx.config
         absent = presence.why_absent(config.lane[self._lane], self._lane, self._sandbox)
-        crowded = Room(config.state_dir, config.runner.min_free_mb * 1024 * 1024).too_little
+        crowded = Room(config.state_dir, config.runner.min_free_bytes).too_little
         self._phases = _WITHOUT_AGENT if absent is not None else _BEGUN if crowded is not None else tuple(Phase)
         why = absent or crowded
         if why == self._waits_for:

@@ -226,7 +226,15 @@ def test_a_missing_cli_does_not_hide_that_its_key_is_not_set(ctl: Ctl) -> None:
     check = checks(ctl, 1)["lane claude_code"]
     assert check["level"] == "fail"
     assert "no-such-agent is not on PATH" in check["detail"]
-    assert check["detail"].endswith("; lane.claude_code.env_from names SOME_API_KEY, not set here")
+    assert check["detail"].endswith("; lane.claude_code.env_from names $SOME_API_KEY, not set here")
+
+
+def test_what_may_be_a_key_in_the_place_of_its_variables_name_is_not_shown(ctl: Ctl) -> None:
+    key = "ghp_AbCdEf0123456789AbCdEf0123456789"
+    ctl.lines = [f'[lane.claude_code]\ncommand = ["no-such-agent"]\nenv_from = ["{key}"]']
+    answer = ctl("doctor")
+    assert "not shown, since it may be the secret itself" in " ".join(answer.out.split())
+    assert key not in answer.out + answer.err
 
 
 def waiting(tmp_path: Path, name: str, does: str) -> str:

@@ -223,7 +223,7 @@ def test_a_lane_whose_agent_is_not_logged_in_wants_its_key_renewed(kind: AgentKi
     alive = [replace(RUNNER, lane=kind)]
     (reason,) = why(replace(READY, job=job(lane=kind), lane=held, alive=alive, keys=["SOME_API_KEY"]))
     assert reason.text.endswith(
-        f"; renew the key that lane.{kind}.env_from names (SOME_API_KEY), restart tireless-supervisor, which reads "
+        f"; renew the key that lane.{kind}.env_from names ($SOME_API_KEY), restart tireless-supervisor, which reads "
         f"the environment at its start, then tireless-ctl lane resume {kind}"
     )
     other = replace(held, hold_reason="invoice first")

@@ -29,6 +29,7 @@ from tireless.config import (
     SandboxMode,
     token_source,
     unset_variables,
+    variable_shown,
 )
 from tireless.ctl import state_dir
 from tireless.ctl.commands import Group
@@ -137,7 +138,7 @@ def _state_dir(config: Config) -> Check:
     fault = state_dir.fault(place)
     if fault is not None:
         return Check("state_dir", Level.FAIL, fault)
-    room = Room(state_dir.there_of(place), config.runner.min_free_mb << 20)
+    room = Room(state_dir.there_of(place), config.runner.min_free_bytes)
     if room.tight:
         return Check("state_dir", Level.FAIL, f"{place}: no work begins: {room.to_begin}")
     made = "" if place.exists() else ", made at the first start"
@@ -305,7 +306,8 @@ def _agent(kind: AgentKind, lane: LaneConfig, argv: Sequence[str], question: Ask
 
 def _unset(kind: AgentKind, lane: LaneConfig) -> str:
     missing = unset_variables(lane)
-    return f"; lane.{kind}.env_from names {', '.join(missing)}, not set here" if missing else ""
+    names = ", ".join(map(variable_shown, missing))
+    return f"; lane.{kind}.env_from names {names}, not set here" if missing else ""
 
 
 def _forges(session: Session) -> Iterator[Check]:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from tireless import process, standing
-from tireless.config import Config
+from tireless.config import Config, variable_shown
 from tireless.ctl import documents, lookup
 from tireless.ctl.commands import Group
 from tireless.ctl.output import age, clean, plural, seconds, short_ids, when
@@ -181,7 +181,7 @@ def _way_out(facts: Facts, lane: Lane) -> str:
     reason = (lane.hold_reason or "").casefold()
     if not any(words in reason for words in _NO_LOGIN):
         return resume
-    names = f" ({', '.join(facts.keys)})" if facts.keys else ""
+    names = f" ({', '.join(map(variable_shown, facts.keys))})" if facts.keys else ""
     return (
         f"renew the key that lane.{lane.lane}.env_from names{names}, restart tireless-supervisor, which reads the "
         f"environment at its start, then {resume}"

@@ -33,7 +33,7 @@ class Workplace:
 
     @property
     def room(self) -> Room:
-        return self.workspaces.room(self._hand.config.runner.min_free_mb * 1024 * 1024)
+        return self.workspaces.room(self._hand.config.runner.min_free_bytes)
 
     def demand_room(self) -> None:
         """A Passing where the disk has too little for work to begin."""
